@@ -2,6 +2,7 @@
 
 #include <onnx/onnx_pb.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -122,26 +123,25 @@ int64_t StoredSize(int onnx_type, int64_t elements) {
 
 StoredElements::StoredElements(Bytes bytes, int onnx_type)
     : bytes_(std::move(bytes)), type_(onnx_type), bits_(StoredBits(onnx_type).value()) {
-  if (bits_ <= 8) table_ = TableOf(onnx_type, bits_);
+  if (bits_ <= 8) SetTable(bits_, TableOf(onnx_type, bits_));
 }
 
 StoredElements StoredElements::Coded(int bits, std::vector<double> numbers) const {
-  SHARDC_CHECK(bits <= 8 && numbers.size() == size_t{1} << bits, bits);
   StoredElements coded = *this;
-  coded.bits_ = bits;
-  coded.high_first_ = true;
-  coded.table_ = std::move(numbers);
+  coded.SetTable(bits, std::move(numbers));
+  coded.first_ = 8 / bits - 1;
   return coded;
 }
 
-double StoredElements::At(int64_t i) const {
+void StoredElements::SetTable(int bits, std::vector<double> numbers) {
+  SHARDC_CHECK(8 % bits == 0 && numbers.size() == size_t{1} << bits, bits);
+  bits_ = bits;
+  log_in_byte_ = std::countr_zero(static_cast<unsigned>(8 / bits));
+  table_ = std::move(numbers);
+}
+
+double StoredElements::Wide(int64_t i) const {
   const std::byte* data = bytes_.data;
-  if (bits_ <= 8) {
-    const int in_byte = 8 / bits_;
-    const int place = static_cast<int>(i % in_byte);
-    const int shift = (high_first_ ? in_byte - 1 - place : place) * bits_;
-    return table_[(std::to_integer<unsigned>(data[i / in_byte]) >> shift) & ((1U << bits_) - 1)];
-  }
   switch (type_) {
     case TensorProto::INT16:
       return Load<int16_t>(data, i);

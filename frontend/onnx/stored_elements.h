@@ -1,6 +1,7 @@
 // Elements of tensors as files store them: also those that no DType holds.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -32,13 +33,22 @@ class StoredElements {
   StoredElements Coded(int bits, std::vector<double> numbers) const;
 
   int64_t size() const { return static_cast<int64_t>(bytes_.size) * 8 / bits_; }
-  double At(int64_t i) const;
+  double At(int64_t i) const {
+    if (table_.empty()) return Wide(i);
+    const auto place = static_cast<int>(i & ((1 << log_in_byte_) - 1));
+    const int shift = (place ^ first_) * bits_;
+    const auto byte = std::to_integer<unsigned>(bytes_.data[i >> log_in_byte_]);
+    return table_[(byte >> shift) & (table_.size() - 1)];
+  }
 
  private:
+  double Wide(int64_t i) const;
+  void SetTable(int bits, std::vector<double> numbers);
+
   Bytes bytes_;
   int type_ = 0, bits_;
-  bool high_first_ = false;
-  std::vector<double> table_;  // of all elements of up to 8 bits
+  int log_in_byte_ = 0, first_ = 0;  // elements of a byte; which place in it the first has
+  std::vector<double> table_;        // of all elements of up to 8 bits
 };
 
 }  // namespace shardc::onnx_import
