@@ -123,6 +123,12 @@ def build_llama(out, random):
            drop=[o.name for o in file.graph.output if o.name != "logits"])
 
 
+def margin(x):
+    """How far the numbers are, at least, from ones that would be rounded the other way."""
+    x = x.detach().double()
+    return ((x - x.floor()) - 0.5).abs().min().item()
+
+
 class Rounded(nn.Linear):
     """Rounds its weights, each row by a scale of its own, and what it is given."""
 
@@ -132,6 +138,8 @@ class Rounded(nn.Linear):
         self.register_buffer("zeros", torch.zeros(rows, dtype=torch.int32))
 
     def forward(self, x):
+        # Weights are rounded before there are any differences.
+        Rounded.margin = min(Rounded.margin, margin(x * 32), 8 * margin(self.weight / self.scales[:, None]))
         x = torch.fake_quantize_per_tensor_affine(x, 1 / 32, 5, -128, 127)
         weight = torch.fake_quantize_per_channel_affine(self.weight, self.scales, self.zeros, 0, -128, 127)
         return nn.functional.linear(x, weight, self.bias)
@@ -165,25 +173,45 @@ class Aware(nn.Module):
         return self.lm_head(self.ln_f(x))
 
 
-def export_aware(out, random):
+def export_aware(out):
+    """Of a seed with which no machine's float32 rounds another way than float64."""
+    for seed in range(1000):
+        random = torch.Generator().manual_seed(seed)
+        model, ids = aware(random)
+        Rounded.margin = 1
+        in_float64(model)(ids)
+        if Rounded.margin > 3e-4:
+            return export(out, *aware(torch.Generator().manual_seed(seed)))
+    raise SystemExit("no seed")
+
+
+def aware(random):
     model = Aware().eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(torch.randn(p.shape, generator=random) * 0.3 + ("ln_" in name and name.endswith("weight")))
         for module in model.modules():
-            if isinstance(module, Rounded):  # the largest are cut off
+            if isinstance(module, Rounded):  # whose largest are cut off
                 module.scales.copy_(module.weight.abs().amax(1) / 100 - 0.0001)
-    folder = out / "quantized_aware"
-    folder.mkdir(parents=True, exist_ok=True)
-    ids = torch.randint(0, V, (BATCH, SEQ), generator=random)
-    path = folder / "torchscript_static.onnx"
-    torch.onnx.export(model, (ids,), path, dynamo=False, opset_version=17, input_names=["input_ids"],
-                      output_names=["logits"])
-    # Scales and rounding are those of float32; in float64 the same numbers are rounded.
+    return model, torch.randint(0, V, (BATCH, SEQ), generator=random)
+
+
+def in_float64(model):
+    """But for the scales, which PyTorch wants in float32."""
     model.double()
     for module in model.modules():
         if isinstance(module, Rounded):
             module.scales = module.scales.float()
+    return model
+
+
+def export(out, model, ids):
+    folder = out / "quantized_aware"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "torchscript_static.onnx"
+    torch.onnx.export(model, (ids,), path, dynamo=False, opset_version=17, input_names=["input_ids"],
+                      output_names=["logits"])
+    in_float64(model)
     grads = lambda: {name: (name, p.grad) for name, p in model.named_parameters()}
     golden(folder, session_of(path), {"input_ids": ids.numpy()}, model(ids), grads, ids, "torchscript_static", 1e-4)
 
@@ -192,7 +220,7 @@ def main():
     out = pathlib.Path(sys.argv[1])
     random = torch.Generator().manual_seed(7)
     build_llama(out, random)
-    export_aware(out, random)
+    export_aware(out)
 
 
 main()
