@@ -14,9 +14,9 @@ using onnx::TensorProto;
 // one for each block along it.
 Value* Onto(NodeContext& c, Value* part, const Shape& x, int64_t block) {
   if (part == nullptr) return nullptr;
+  const int64_t given = c.Int("axis", 1);  // without effect on one number
   if (block == 0 && part->type.num_elements() == 1) return c.Reshape(part, {});
-  const int rank = static_cast<int>(x.size());
-  const auto axis = static_cast<size_t>(Axis(c, c.Int("axis", 1), rank));
+  const auto axis = static_cast<size_t>(Axis(c, given, static_cast<int>(x.size())));
   if (block == 0) {
     if (part->type.shape != Shape{x[axis]}) {
       c.Fail("E1303", StrCat("has scales ", ShapeToString(part->type.shape), " for dim ", axis,

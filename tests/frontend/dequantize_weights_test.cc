@@ -253,5 +253,15 @@ TEST_F(DequantizeWeights, RoundedActivationsHaveGradients) {
   EXPECT_EQ(turn->in(0).dtype, DType::kF32);
 }
 
+// PyTorch's dynamo writes one beside a single scale, too.
+TEST_F(DequantizeWeights, AnAxisOfOneScaleHasNoEffect) {
+  Activations(2);
+  model_.Floats("s", {}, {0.5F});
+  Codes("z", {}, {1});
+  SetInt(Node("QuantizeLinear", {"x", "s", "z"}, {"q"}), "axis", 1);
+  SetInt(Node("DequantizeLinear", {"q", "s", "z"}), "axis", 1);
+  EXPECT_EQ(Imported({"y"}).FindOutput("y")->type.shape, (Shape{2, 2}));
+}
+
 }  // namespace
 }  // namespace shardc::import_testing
