@@ -82,6 +82,8 @@ Layout LinearLayout(TensorReader& reader, const QuantizedParts& parts, int64_t a
   const auto held = FloatHeld(TypeOf(*scales));
   const auto result = onnx_type == 0 ? held : FloatHeld(onnx_type);
   if (!held || !result || !IsCode(TypeOf(*codes)) || codes->dims.empty()) return nullptr;
+  StoredElements elements = Elements(reader, *codes);
+  if (NumElements(codes->dims) == 0) return nullptr;
   const auto at = LinearPositions(codes->dims, scales->dims, axis, block);
   if (!at) return nullptr;
   std::optional<Part> zero_points;
@@ -91,7 +93,7 @@ Layout LinearLayout(TensorReader& reader, const QuantizedParts& parts, int64_t a
     zero_points = Part{Elements(reader, *zeros), *at};
   }
   return std::make_shared<QuantizedTensor>(
-      TensorType(*result, codes->dims), Part{Elements(reader, *codes), RowMajor(codes->dims)},
+      TensorType(*result, codes->dims), Part{std::move(elements), RowMajor(codes->dims)},
       Part{Elements(reader, *scales), *at}, std::move(zero_points), 0);
 }
 
@@ -112,6 +114,7 @@ Layout NBitsLayout(TensorReader& reader, const QuantizedParts& parts, const Stor
     return nullptr;
   }
   const Shape shape = {k, n};
+  StoredElements elements = Elements(reader, *codes).As(type);
   PositionsByDim scale_at = Strided(shape, {block, 1}, {1, blocks});
   if (groups != nullptr) {
     if (TypeOf(*groups) != TensorProto::INT32 || NumElements(groups->dims) < k) return nullptr;
@@ -135,7 +138,7 @@ Layout NBitsLayout(TensorReader& reader, const QuantizedParts& parts, const Stor
   }
   return std::make_shared<QuantizedTensor>(
       TensorType(*held, shape),
-      Part{Elements(reader, *codes).As(type), Strided(shape, {1, 1}, {1, blocks * block})},
+      Part{std::move(elements), Strided(shape, {1, 1}, {1, blocks * block})},
       Part{Elements(reader, *scales), std::move(scale_at)}, std::move(zero_points),
       static_cast<double>(int64_t{1} << (bits - 1)));
 }
@@ -186,6 +189,7 @@ Layout Bnb4Layout(TensorReader& reader, const QuantizedParts& parts, const NodeP
     return nullptr;
   }
   Shape shape = {k, n};
+  StoredElements elements = Elements(reader, *codes).Coded(4, NumbersOfBnb4(kind == 1));
   PositionsByDim code_at = Strided(shape, {1, 1}, {1, k});
   PositionsByDim scale_at = Strided(shape, {block, 1}, {1, k / block});
   if (IntOr(node, "transB", 1) == 0) {
@@ -193,8 +197,7 @@ Layout Bnb4Layout(TensorReader& reader, const QuantizedParts& parts, const NodeP
     std::swap(shape[0], shape[1]);
   }
   return std::make_shared<QuantizedTensor>(
-      TensorType(*held, shape),
-      Part{Elements(reader, *codes).Coded(4, NumbersOfBnb4(kind == 1)), std::move(code_at)},
+      TensorType(*held, shape), Part{std::move(elements), std::move(code_at)},
       Part{Elements(reader, *scales), std::move(scale_at)}, std::nullopt, 0);
 }
 
@@ -216,6 +219,8 @@ Layout TableLayout(TensorReader& reader, const QuantizedParts& parts, const Node
   int64_t block = IntOr(node, "block_size", 128);
   if (block == 0) block = std::max<int64_t>(shape[static_cast<size_t>(axis)], 1);
   if (block < 0) return nullptr;
+  StoredElements elements = Elements(reader, *codes).As(type);
+  if (NumElements(shape) == 0) return nullptr;
   const auto at = BlockPositions(shape, scales->dims, axis, block, zeros == nullptr);
   if (!at) return nullptr;
   std::optional<Part> zero_points;
@@ -232,7 +237,7 @@ Layout TableLayout(TensorReader& reader, const QuantizedParts& parts, const Node
         Part{Elements(reader, *zeros).As(type), Strided(shape, group, DenseStrides(dims))};
   }
   return std::make_shared<QuantizedTensor>(
-      TensorType(*held, shape), Part{Elements(reader, *codes).As(type), RowMajor(shape)},
+      TensorType(*held, shape), Part{std::move(elements), RowMajor(shape)},
       Part{Elements(reader, *scales), *at}, std::move(zero_points),
       packed ? static_cast<double>(int64_t{1} << (bits - 1)) : 0);
 }
