@@ -328,14 +328,15 @@ class Dequantizer final : public GraphRewriter {
       if (!Is(cast, "Cast") || !Is(scale, "Mul")) continue;
       const NodeProto* product = MakerOf(InputOf(*cast, 0));
       if (!Is(product, "MatMulInteger")) continue;
-      const std::string of_a = ScaleOf(InputOf(*product, 0));
+      const std::string of_a = ScaleOf(InputOf(*product, 0)), &zero_of_a = InputOf(*product, 2);
       for (int j = 0; j < 2; ++j) {
-        if (of_a.empty() || InputOf(*scale, j) != of_a) continue;
+        if (of_a.empty() || InputOf(*scale, j) != of_a || !IsOneNumber(of_a) ||
+            !(zero_of_a.empty() || IsOneNumber(zero_of_a)))
+          continue;
         const Linear b = {InputOf(*product, 1), InputOf(*scale, 1 - j), InputOf(*product, 3), -1};
         const std::string weight = Floats(b, *product, NewName(StrCat(b.codes, "_floats")));
         if (weight.empty()) continue;
-        const std::string a =
-            AnyFloats({InputOf(*product, 0), of_a, InputOf(*product, 2)}, *product);
+        const std::string a = AnyFloats({InputOf(*product, 0), of_a, zero_of_a}, *product);
         Emit("MatMul", {a, weight}, *product, node.output(0));
         unread_.insert({InputOf(node, 0), InputOf(node, 1)});
         return true;
@@ -373,11 +374,13 @@ class Dequantizer final : public GraphRewriter {
     const bool joins = node.op_type() == "QLinearConcat";
     if (found == kForms.end() && !joins) return false;
     Form form = joins ? Form{"Concat", {}, 0} : found->second;
+    if (node.op_type() != "QGemm" && InputOf(node, form.result).empty()) return false;
     for (int i = 2; joins && i < node.input_size(); i += 3) form.operands.push_back(i);
     std::vector<std::string> floats;
     for (const int i : form.operands) {
       // Of a product the first operand may have a scale for each row, the second for each column.
-      const int64_t axis = i == 0 ? -2 : -1;
+      const bool by_rows = i == 0 || IntOr(node, "transB", 0) != 0;
+      const int64_t axis = by_rows ? -2 : -1;
       floats.push_back(
           AnyFloats({InputOf(node, i), InputOf(node, i + 1), InputOf(node, i + 2), axis}, node));
     }
