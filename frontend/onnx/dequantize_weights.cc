@@ -4,7 +4,6 @@
 #include <cctype>
 #include <set>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "frontend/onnx/erase_unread.h"
@@ -74,13 +73,6 @@ float FloatOr(const NodeProto& node, std::string_view name, float otherwise) {
   return otherwise;
 }
 
-int OnnxTypeOf(DType dtype) {
-  for (const int type : {TensorProto::FLOAT, TensorProto::DOUBLE, TensorProto::FLOAT16}) {
-    if (HeldAs(type) == dtype) return type;
-  }
-  return TensorProto::BFLOAT16;
-}
-
 class Dequantizer final : public GraphRewriter {
  public:
   Dequantizer(LoadedModel& model, TensorReader& reader) : GraphRewriter(model), reader_(reader) {}
@@ -89,26 +81,24 @@ class Dequantizer final : public GraphRewriter {
     Run();
     if (changed_) EraseUnread(model_, std::move(unread_));
     Strings notes;
-    if (weights_ > 0) {
-      notes.push_back(StrCat(weights_, weights_ == 1 ? " weight is" : " weights are",
+    if (const size_t count = weights_.size(); count > 0) {
+      notes.push_back(StrCat(count, count == 1 ? " weight is" : " weights are",
                              " small integers with scales in the file, and floats here"));
     }
-    for (const auto& [parts, made] : weights_of_) {
+    for (const std::vector<Weight>& made : weights_of_) {
       if (made.size() < 2) continue;
-      notes.push_back(StrCat("'", made[0].name, "' and '", made[1].name,
-                             "' are made of the same integers, and trained apart"));
+      notes.push_back(MadeOfTheSame(made[0].name, made[1].name));
     }
     return notes;
   }
 
  private:
-  // What became of the same parts, in the order of their dims or with the two swapped.
+  // What became of codes, in the order of their dims or with the two swapped.
   struct Weight {
     std::string name;
-    TensorType type;
+    Layout layout;
     bool swapped;
   };
-  using PartsKey = std::tuple<const TensorProto*, const TensorProto*, const TensorProto*>;
 
   bool Rewrite(const NodeProto& node) override {
     const bool microsoft = node.domain() == "com.microsoft";
@@ -155,6 +145,12 @@ class Dequantizer final : public GraphRewriter {
     const Stored* stored = TensorOf(name);
     return stored != nullptr ? NumElements(stored->dims) == 1
                              : Is(MakerOf(name), "DynamicQuantizeLinear");
+  }
+
+  std::vector<Weight>& MadeOf(const TensorProto* codes) {
+    const auto [place, is_new] = place_of_.try_emplace(codes, weights_of_.size());
+    if (is_new) weights_of_.emplace_back();
+    return weights_of_[place->second];
   }
 
   // The floats that the codes stand for: a tensor of the file, or where codes are moved, their
@@ -210,22 +206,21 @@ class Dequantizer final : public GraphRewriter {
   std::string AddWeight(const QuantizedParts& parts, const Strings& read, const NodeProto& like,
                         const Layout& layout, bool swapped, const std::string& freed = "") {
     if (layout == nullptr) return "";
-    unread_.insert(read.begin(), read.end());
+    for (const std::string& name : read) {
+      unread_.insert(name);
+      weights_.erase(name);
+    }
     const TensorType& type = layout->type();
-    std::vector<Weight>& same =
-        weights_of_[{parts.codes->tensor, parts.scales->tensor,
-                     parts.zeros == nullptr ? nullptr : parts.zeros->tensor}];
-    for (const Weight& known : same) {
-      if (known.type == type && known.swapped == swapped) return known.name;
-      if (known.swapped != swapped && known.type.dtype == type.dtype &&
-          known.type.shape == Shape(type.shape.rbegin(), type.shape.rend())) {
-        const std::string turned =
-            Emit("Transpose", {known.name}, like, NewName(StrCat(known.name, "_transposed")));
-        auto& perm = AddAttribute("perm", onnx::AttributeProto::INTS);
-        perm.add_ints(1);
-        perm.add_ints(0);
-        return turned;
-      }
+    std::vector<Weight>& made = MadeOf(parts.codes->tensor);
+    for (const Weight& known : made) {
+      if (!known.layout->IsSame(*layout, known.swapped != swapped)) continue;
+      if (known.swapped == swapped) return known.name;
+      const std::string turned =
+          Emit("Transpose", {known.name}, like, NewName(StrCat(known.name, "_transposed")));
+      auto& perm = AddAttribute("perm", onnx::AttributeProto::INTS);
+      perm.add_ints(1);
+      perm.add_ints(0);
+      return turned;
     }
     const std::string& of_tensor = parts.codes->tensor->name();  // a Constant's may have none
     const std::string& codes = of_tensor.empty() ? read[0] : of_tensor;
@@ -233,10 +228,11 @@ class Dequantizer final : public GraphRewriter {
     const bool is_free = !before.empty() && before == freed && !InBranch();
     const std::string name =
         is_free ? freed : NewName(before.empty() ? StrCat(codes, "_floats") : before);
-    model_.raw[graph_.initializer_size()].computed = layout;
-    AddTensor(name, OnnxTypeOf(type.dtype), type.shape);
-    same.push_back({name, type, swapped});
-    ++weights_;
+    Bytes data;
+    data.computed = layout;
+    AddTensor(name, OnnxTypeOf(type.dtype), type.shape, std::move(data));
+    made.push_back({name, layout, swapped});
+    weights_.insert(name);
     return name;
   }
 
@@ -453,13 +449,18 @@ class Dequantizer final : public GraphRewriter {
   }
 
   TensorReader& reader_;
-  int weights_ = 0;
-  std::map<PartsKey, std::vector<Weight>> weights_of_;
+  std::set<std::string> weights_;                  // but those that are scales of others
+  std::map<const TensorProto*, size_t> place_of_;  // of codes, in:
+  std::vector<std::vector<Weight>> weights_of_;
   std::set<std::string> unread_;  // what the quantized form read, and may be all that did
   bool changed_ = false;
 };
 
 }  // namespace
+
+std::string MadeOfTheSame(const std::string& one, const std::string& other) {
+  return StrCat("'", one, "' and '", other, "' are made of the same integers, and trained apart");
+}
 
 Strings DequantizeWeights(LoadedModel& model, TensorReader& reader) {
   return HasCodes(model.proto.graph()) ? Dequantizer(model, reader).Notes() : Strings();

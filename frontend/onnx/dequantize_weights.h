@@ -1,6 +1,8 @@
 // Weights that a file holds as small integers with scales, as tensors of floats.
 #pragma once
 
+#include <string>
+
 #include "frontend/onnx/initializers.h"
 #include "frontend/onnx/load_model.h"
 #include "ir/attributes.h"
@@ -17,5 +19,8 @@ namespace shardc::onnx_import {
 // are rounded as before. What is packed otherwise, or whose parts do not fit, stays, and is
 // refused when it is converted. Returns what the user should know. Throws what TensorReader throws.
 Strings DequantizeWeights(LoadedModel& model, TensorReader& reader);
+
+// What to say of two weights.
+std::string MadeOfTheSame(const std::string& one, const std::string& other);
 
 }  // namespace shardc::onnx_import

@@ -142,12 +142,15 @@ void GraphRewriter::AddOutput(const std::string& name) {
   scope_->makers[name] = &Last();
 }
 
-TensorProto& GraphRewriter::AddTensor(const std::string& name, int onnx_type, const Shape& dims) {
+TensorProto& GraphRewriter::AddTensor(const std::string& name, int onnx_type, const Shape& dims,
+                                      std::optional<Bytes> data) {
+  const Bytes* raw = nullptr;
+  if (data) raw = &(model_.raw[graph_.initializer_size()] = *std::move(data));
   TensorProto& tensor = *graph_.add_initializer();
   tensor.set_name(name);
   tensor.set_data_type(onnx_type);
   for (const int64_t dim : dims) tensor.add_dims(dim);
-  scope_->Add(name, tensor, nullptr);
+  scope_->Add(name, tensor, raw);
   return tensor;
 }
 

@@ -4,6 +4,7 @@
 #include <onnx/onnx_pb.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,8 +47,9 @@ class GraphRewriter {
   void AddOutput(const std::string& name);
   // Readers of a node's output 0 read this value from now on.
   void Replace(const onnx::NodeProto& node, const std::string& value);
-  // A tensor of the model, without data.
-  onnx::TensorProto& AddTensor(const std::string& name, int onnx_type, const Shape& dims);
+  // A tensor of the model, whose data are these, or are not there yet.
+  onnx::TensorProto& AddTensor(const std::string& name, int onnx_type, const Shape& dims,
+                               std::optional<Bytes> data = std::nullopt);
 
   // The name itself where nothing has it.
   std::string NewName(const std::string& wanted);

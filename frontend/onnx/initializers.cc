@@ -147,6 +147,13 @@ std::optional<DType> HeldAs(int onnx_type) {
   }
 }
 
+int OnnxTypeOf(DType floats) {
+  for (const int type : {TensorProto::FLOAT, TensorProto::DOUBLE, TensorProto::FLOAT16}) {
+    if (HeldAs(type) == floats) return type;
+  }
+  return TensorProto::BFLOAT16;
+}
+
 std::string OnnxTypeName(int onnx_type) {
   static const std::map<int, std::string> kNewer = {{kFloat8E4M3FN, "float8e4m3fn"},
                                                     {kFloat8E4M3FNUZ, "float8e4m3fnuz"},
@@ -255,6 +262,11 @@ StoredElements TensorReader::Elements(const TensorProto& tensor, const Bytes* ra
   if (!StoredBits(tensor.data_type())) {
     Malformed(Where(tensor), StrCat("has elements of type ", OnnxTypeName(tensor.data_type()),
                                     ", which is not supported"));
+  }
+  if (raw != nullptr && raw->computed != nullptr) {
+    const auto read = std::make_shared<const HostTensor>(Read(tensor, raw));
+    const Bytes held = {read->raw(), static_cast<size_t>(read->bytes()), read};
+    return StoredElements(held, tensor.data_type());
   }
   // Of which the dims alone are looked at: some of these types are not held.
   const TensorType type(DType::kF64, CheckedShape(tensor, DType::kF64));

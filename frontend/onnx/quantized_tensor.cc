@@ -34,6 +34,11 @@ void CheckPart(const QuantizedTensor::Part& part, const Shape& shape) {
   SHARDC_CHECK(NumElements(shape) == 0 || Largest(part.at) < part.elements.size());
 }
 
+bool SamePart(const QuantizedTensor::Part& a, const QuantizedTensor::Part& b, bool swapped) {
+  return a.elements.IsSame(b.elements) &&
+         a.at == (swapped ? PositionsByDim(b.at.rbegin(), b.at.rend()) : b.at);
+}
+
 }  // namespace
 
 PositionsByDim Strided(const Shape& shape, const Ints& group, const Ints& stride) {
@@ -59,6 +64,15 @@ QuantizedTensor::QuantizedTensor(TensorType type, Part codes, Part scales,
   CheckPart(codes_, type_.shape);
   CheckPart(scales_, type_.shape);
   if (zeros_) CheckPart(*zeros_, type_.shape);
+}
+
+bool QuantizedTensor::IsSame(const QuantizedTensor& other, bool swapped) const {
+  if (type_.dtype != other.type_.dtype || zero_ != other.zero_ ||
+      zeros_.has_value() != other.zeros_.has_value()) {
+    return false;
+  }
+  return SamePart(codes_, other.codes_, swapped) && SamePart(scales_, other.scales_, swapped) &&
+         (!zeros_ || SamePart(*zeros_, *other.zeros_, swapped));
 }
 
 template <typename T>

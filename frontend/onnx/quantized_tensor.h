@@ -30,6 +30,9 @@ class QuantizedTensor : public TensorSource {
   QuantizedTensor(TensorType type, Part codes, Part scales, std::optional<Part> zeros, double zero);
 
   const TensorType& type() const { return type_; }
+  // Whether the other is made of the same parts in the same way, or `swapped`: with its dims in the
+  // other order.
+  bool IsSame(const QuantizedTensor& other, bool swapped) const;
   void Read(const Shape& offset, const Shape& size, void* out) const override;
 
  private:

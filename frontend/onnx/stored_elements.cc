@@ -2,6 +2,7 @@
 
 #include <onnx/onnx_pb.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -131,6 +132,13 @@ StoredElements StoredElements::Coded(int bits, std::vector<double> numbers) cons
   coded.SetTable(bits, std::move(numbers));
   coded.first_ = 8 / bits - 1;
   return coded;
+}
+
+bool StoredElements::IsSame(const StoredElements& other) const {
+  return type_ == other.type_ && bits_ == other.bits_ && first_ == other.first_ &&
+         (first_ == 0 || table_ == other.table_) && bytes_.size == other.bytes_.size &&
+         (bytes_.data == other.bytes_.data ||
+          std::equal(bytes_.data, bytes_.data + bytes_.size, other.bytes_.data));
 }
 
 void StoredElements::SetTable(int bits, std::vector<double> numbers) {

@@ -32,6 +32,9 @@ class StoredElements {
   // table; the first lies in a byte's highest bits.
   StoredElements Coded(int bits, std::vector<double> numbers) const;
 
+  // Whether both are the same bits of the same type.
+  bool IsSame(const StoredElements& other) const;
+
   int64_t size() const { return static_cast<int64_t>(bytes_.size) * 8 / bits_; }
   double At(int64_t i) const {
     if (table_.empty()) return Wide(i);

@@ -263,5 +263,74 @@ TEST_F(DequantizeWeights, AnAxisOfOneScaleHasNoEffect) {
   EXPECT_EQ(Imported({"y"}).FindOutput("y")->type.shape, (Shape{2, 2}));
 }
 
+// Of as many rows as columns the shape does not tell along which the scales lie.
+TEST_F(DequantizeWeights, OtherAxesOfTheSameCodesAreOtherWeights) {
+  Activations(2);
+  Codes("w", {2, 2}, {1, 2, 3, 4});
+  model_.Floats("scale", {2}, {1.0F, 10.0F});
+  SetInt(Node("DequantizeLinear", {"w", "scale"}, {"rows"}), "axis", 0);
+  SetInt(Node("DequantizeLinear", {"w", "scale"}, {"columns"}), "axis", 1);
+  Node("MatMul", {"x", "rows"}, {"h"});
+  Node("MatMul", {"h", "columns"});
+  const Graph graph = Imported({"y"});
+  EXPECT_THAT(Elements(graph, "w_floats"), ElementsAre(1, 2, 30, 40));
+  EXPECT_THAT(Elements(graph, "w_floats_1"), ElementsAre(1, 20, 3, 40));
+  EXPECT_THAT(graph.notes, Contains(HasSubstr("trained apart")));
+}
+
+// A quantizer may give each use scales of its own.
+TEST_F(DequantizeWeights, EqualScalesMakeTheSameWeight) {
+  Activations(2);
+  Codes("w", {2, 2}, {1, 2, 3, 4});
+  model_.Floats("scale", {}, {2.0F});
+  model_.Floats("scale_1", {}, {2.0F});
+  Node("DequantizeLinear", {"w", "scale"}, {"one"});
+  Node("DequantizeLinear", {"w", "scale_1"}, {"other"});
+  Node("MatMul", {"x", "one"}, {"h"});
+  Node("MatMul", {"h", "other"});
+  EXPECT_EQ(Imported({"y"}).Params().size(), 1U);
+}
+
+TEST_F(DequantizeWeights, ATransposedMatrixHasScalesOfItsRows) {
+  Activations(2);
+  model_.Floats("one", {}, {1.0F});
+  Codes("none", {}, {0});
+  Codes("w", {2, 2}, {1, 2, 3, 4});
+  model_.Floats("scale", {2}, {1.0F, 10.0F});
+  Codes("zero", {2}, {0, 0});
+  Node("QuantizeLinear", {"x", "one", "none"}, {"q"});
+  SetInt(Microsoft("QGemm", {"q", "one", "none", "w", "scale", "zero"}), "transB", 1);
+  const Graph graph = Imported({"y"});
+  EXPECT_THAT(Elements(graph, graph.Params()[0]->attrs.String("name")), ElementsAre(1, 2, 30, 40));
+}
+
+// Scales that are small numbers themselves.
+TEST_F(DequantizeWeights, ScalesMayBeCodesToo) {
+  Activations(2);
+  Codes("w", {2, 2}, {1, 2, 3, 4});
+  Codes("scales", {2}, {1, 2});
+  model_.Floats("of_scales", {}, {0.5F});
+  Node("DequantizeLinear", {"scales", "of_scales"}, {"scale"});
+  Node("DequantizeLinear", {"w", "scale"}, {"w_dequantized"});
+  Node("MatMul", {"x", "w_dequantized"});
+  const Graph graph = Imported({"y"});
+  EXPECT_THAT(Elements(graph, "w_floats"), ElementsAre(0.5, 2, 1.5, 4));
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("1 weight is small integers")));
+}
+
+// Nothing is made for each index of dims that no data are there for.
+TEST_F(DequantizeWeights, DimsWithoutData) {
+  for (const Ints& dims : {Ints{int64_t{1} << 40, 2}, Ints{int64_t{1} << 40, 0}}) {
+    Restart();
+    Activations(2);
+    Codes("w", dims, {});
+    model_.Floats("scale", {}, {2.0F});
+    Node("DequantizeLinear", {"w", "scale"}, {"floats"});
+    Node("MatMul", {"x", "floats"});
+    model_.Output("y");
+    EXPECT_EQ(Failure(model_.proto).code(), ExitCode::kBadModel);
+  }
+}
+
 }  // namespace
 }  // namespace shardc::import_testing
