@@ -9,6 +9,7 @@
 #include "frontend/onnx/dequantize_weights.h"
 #include "frontend/onnx/detached.h"
 #include "frontend/onnx/fold.h"
+#include "frontend/onnx/fold_codes.h"
 #include "frontend/onnx/folded_constants.h"
 #include "frontend/onnx/functions.h"
 #include "frontend/onnx/load_model.h"
@@ -64,6 +65,8 @@ class Importer final : private GraphConverter {
       graph_.notes.push_back(
           StrCat("its weights are Constant nodes: ", weights, " became tensors"));
     for (std::string& note : DequantizeWeights(model_, conversion_.reader))
+      graph_.notes.push_back(std::move(note));
+    for (std::string& note : FoldCodes(model_, conversion_.reader, Converters()))
       graph_.notes.push_back(std::move(note));
     NoteUnfolded(graph_, UnfoldConstants(model_, conversion_.reader));
     ModuleNames names = ReadModuleNames(model_.proto.graph());

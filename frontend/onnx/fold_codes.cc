@@ -1,0 +1,247 @@
+#include "frontend/onnx/fold_codes.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "frontend/onnx/constant_weights.h"
+#include "frontend/onnx/dequantize_weights.h"
+#include "frontend/onnx/erase_unread.h"
+#include "frontend/onnx/fold.h"
+#include "frontend/onnx/graph_rewriter.h"
+#include "frontend/onnx/narrow.h"
+#include "frontend/onnx/node.h"
+#include "frontend/onnx/op_types.h"
+#include "frontend/onnx/op_versions.h"
+#include "frontend/onnx/refuse_op.h"
+#include "frontend/onnx/uses.h"
+
+namespace shardc::onnx_import {
+namespace {
+
+using onnx::NodeProto;
+using onnx::TensorProto;
+
+// What a value that depends on tensors of the file alone is made of.
+enum class Of { kOthers, kWideIntegers, kCodes };
+
+bool IsWide(int type) { return type == TensorProto::INT32 || type == TensorProto::UINT32; }
+
+Of KindOf(const TensorProto& t) {
+  const Shape dims(t.dims().begin(), t.dims().end());
+  if (std::ranges::count_if(dims, [](int64_t d) { return d > 1; }) == 0) return Of::kOthers;
+  const auto bits = StoredBits(t.data_type());
+  if (IsWide(t.data_type())) return dims.size() > 1 ? Of::kWideIntegers : Of::kOthers;
+  const auto held = HeldAs(t.data_type());
+  const bool is_float = held && IsFloat(*held);
+  return bits && *bits <= 16 && !is_float && t.data_type() != TensorProto::BOOL ? Of::kCodes
+                                                                                : Of::kOthers;
+}
+
+bool MovesElements(const NodeProto& node) {
+  static const std::set<std::string_view> kOps = {"Concat",   "Expand",    "Flatten",  "Gather",
+                                                  "Identity", "Reshape",   "Slice",    "Squeeze",
+                                                  "Split",    "Transpose", "Unsqueeze"};
+  return kOps.contains(node.op_type());
+}
+
+// Of the same inputs the same result, which is one.
+bool MayBeEvaluated(const NodeProto& node) {
+  static const std::set<std::string_view> kNot = {
+      "Bernoulli",      "DynamicQuantizeLinear", "Multinomial",
+      "QuantizeLinear", "RandomNormal",          "RandomNormalLike",
+      "RandomUniform",  "RandomUniformLike",     "SequenceConstruct"};
+  return node.output_size() == 1 && !node.output(0).empty() && !kNot.contains(node.op_type()) &&
+         std::ranges::none_of(node.attribute(), [](const auto& attr) {
+           return attr.has_g() || attr.graphs_size() > 0;
+         });
+}
+
+bool HasTwoValues(const HostTensor& t) {
+  std::set<int64_t> values;
+  for (int64_t i = 0; i < t.num_elements() && values.size() < 3; ++i) values.insert(t.AsInt(i));
+  return values.size() < 3;
+}
+
+class CodeFolder final : public GraphRewriter {
+ public:
+  CodeFolder(LoadedModel& model, TensorReader& reader, const ConverterTable& converters)
+      : GraphRewriter(model), reader_(reader), converters_(converters) {}
+
+  Strings Notes() {
+    FindKinds();
+    if (std::ranges::none_of(kinds_, [](const auto& k) { return k.second == Of::kCodes; }))
+      return {};
+    for (const int node : LastNodes()) Evaluate(node);
+    if (results_.empty()) return {};
+    Run();
+    EraseUnread(model_, std::move(unread_));
+    Strings notes = {StrCat(results_.size(), results_.size() == 1 ? " weight is" : " weights are",
+                            " computed of small integers in the file, and floats here")};
+    for (const auto& [codes, made] : made_of_) {
+      if (made.size() > 1) notes.push_back(MadeOfTheSame(made[0], made[1]));
+    }
+    return notes;
+  }
+
+ private:
+  struct Result {
+    std::string codes;  // the largest tensor of them
+    std::shared_ptr<const HostTensor> floats;
+  };
+
+  void AddTensorOf(const std::string& name, const TensorProto& t, const Bytes* raw) {
+    kinds_[name] = KindOf(t);
+    tensors_[name] = {&t, raw, {}};
+  }
+
+  void FindKinds() {
+    for (int i = 0; i < graph_.initializer_size(); ++i) {
+      const auto raw = model_.raw.find(i);
+      const TensorProto& t = graph_.initializer(i);
+      AddTensorOf(t.name(), t, raw == model_.raw.end() ? nullptr : &raw->second);
+    }
+    for (int i = 0; i < graph_.node_size(); ++i) {
+      const NodeProto& node = graph_.node(i);
+      if (const TensorProto* value = ConstantValue(node)) {
+        AddTensorOf(node.output(0), *value, nullptr);
+      } else if (MayBeEvaluated(node)) {
+        AddKindOf(node, i);
+      }
+    }
+  }
+
+  void AddKindOf(const NodeProto& node, int place) {
+    Of kind = Of::kOthers;
+    for (const std::string& input : node.input()) {
+      const auto of = kinds_.find(input);
+      if (of == kinds_.end() && !input.empty()) return;
+      if (!input.empty()) kind = std::max(kind, of->second);
+    }
+    if (kind == Of::kWideIntegers && node.op_type().starts_with("Bit")) kind = Of::kCodes;
+    if (kinds_.try_emplace(node.output(0), kind).second) makers_[node.output(0)] = place;
+  }
+
+  // Those that compute something else than moved elements, of which the model's inputs meet the
+  // result, moved or not.
+  std::vector<int> LastNodes() const {
+    std::set<std::string> met;
+    for (const auto& output : graph_.output()) met.insert(output.name());
+    std::vector<int> last;
+    for (int i = graph_.node_size() - 1; i >= 0; --i) {
+      const NodeProto& node = graph_.node(i);
+      const std::string& made = OutputOf(node);
+      const auto maker = makers_.find(made);
+      const bool is_known = maker != makers_.end() && maker->second == i;
+      if (!is_known || (MovesElements(node) && met.contains(made))) {
+        for (std::string& name : ReadBy(node)) met.insert(std::move(name));
+      } else if (met.contains(made) && kinds_.at(made) == Of::kCodes) {
+        last.push_back(i);
+      }
+    }
+    return last;
+  }
+
+  // The nodes that this value depends on, in order, and the tensors.
+  std::pair<std::set<int>, std::set<std::string>> Before(const std::string& value) const {
+    std::set<int> nodes;
+    std::set<std::string> tensors;
+    std::vector<std::string> open = {value};
+    while (!open.empty()) {
+      const std::string name = std::move(open.back());
+      open.pop_back();
+      if (const auto maker = makers_.find(name); maker == makers_.end()) {
+        if (!name.empty()) tensors.insert(name);
+      } else if (nodes.insert(maker->second).second) {
+        const NodeProto& node = graph_.node(maker->second);
+        open.insert(open.end(), node.input().begin(), node.input().end());
+      }
+    }
+    return {std::move(nodes), std::move(tensors)};
+  }
+
+  void Evaluate(int last) {
+    const std::string& value = graph_.node(last).output(0);
+    const auto [nodes, tensors] = Before(value);
+    Graph scratch;
+    Conversion conversion(model_.path, model_.folder, scratch);
+    conversion.opsets = model_.opsets;
+    Result result;
+    int64_t most_codes = 0, most_floats = 0;
+    bool is_mask = false;
+    try {
+      for (const std::string& name : tensors) {
+        const int64_t count = Add(name, conversion).type.num_elements();
+        if (kinds_.at(name) != Of::kOthers && count > most_codes) {
+          most_codes = count;
+          result.codes = name;
+          is_mask = HasTwoValues(*ConstantOf(conversion.values.at(name)));
+        } else if (IsFloat(conversion.values.at(name)->type.dtype)) {
+          most_floats = std::max(most_floats, count);
+        }
+      }
+      for (const int i : nodes) Convert(graph_.node(i), conversion);
+    } catch (const Diagnostic&) {
+      return;  // it is told where the node is converted with the others
+    }
+    const HostTensor* made = ConstantOf(conversion.values.at(value));
+    if (made == nullptr || !IsFloat(made->dtype()) || made->num_elements() < 2 ||
+        (is_mask && most_floats > made->num_elements() / 2))
+      return;
+    result.floats = std::make_shared<const HostTensor>(*made);
+    results_.emplace(value, std::move(result));
+  }
+
+  const Value& Add(const std::string& name, Conversion& conversion) {
+    const Stored& stored = tensors_.at(name);
+    Value* value = conversion.builder.Constant(reader_.Read(*stored.tensor, stored.raw));
+    conversion.values[name] = value;
+    if (IsNarrow(stored.tensor->data_type())) conversion.narrow[name] = stored.tensor->data_type();
+    return *value;
+  }
+
+  void Convert(const NodeProto& proto, Conversion& conversion) const {
+    conversion.wanted.insert(proto.output(0));
+    Node node(conversion, proto);
+    CheckVersion(node, proto);
+    CheckTypes(node, proto);
+    const auto converter = converters_.find(OpKey(proto));
+    if (converter == converters_.end()) node.Fail("E1301", "has no converter", "");
+    converter->second(node);
+    node.CheckOutputs();
+    node.CheckRead();
+  }
+
+  bool Rewrite(const NodeProto& node) override {
+    const auto found = results_.find(OutputOf(node));
+    if (InBranch() || found == results_.end()) return false;
+    const auto& [codes, floats] = found->second;
+    const std::string name = NewName(StrCat(codes, "_floats"));
+    AddTensor(name, OnnxTypeOf(floats->dtype()), floats->shape(),
+              Bytes{floats->raw(), static_cast<size_t>(floats->bytes()), floats});
+    Replace(node, name);
+    made_of_[codes].push_back(name);
+    unread_.insert(node.input().begin(), node.input().end());
+    return true;
+  }
+
+  TensorReader& reader_;
+  const ConverterTable& converters_;
+  std::map<std::string, Of> kinds_;
+  std::map<std::string, Stored> tensors_;
+  std::map<std::string, int> makers_;  // of other values: their nodes
+  std::map<std::string, Result> results_;
+  std::map<std::string, Strings> made_of_;  // by codes
+  std::set<std::string> unread_;
+};
+
+}  // namespace
+
+Strings FoldCodes(LoadedModel& model, TensorReader& reader, const ConverterTable& converters) {
+  return CodeFolder(model, reader, converters).Notes();
+}
+
+}  // namespace shardc::onnx_import

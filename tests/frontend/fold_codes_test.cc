@@ -1,0 +1,109 @@
+// Weights that nodes compute from small integers; the numbers by hand.
+#include "tests/frontend/converters_testing.h"
+
+namespace shardc::import_testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class FoldCodes : public ConverterTest {
+ protected:
+  FoldCodes() { Begin(); }
+
+  void Begin() { model_.Input("x", {"2", "2"}); }
+
+  void Codes(const std::string& name, const Ints& dims, const Ints& values,
+             int type = TensorProto::UINT8) {
+    TensorProto& t = *model_.graph.add_initializer();
+    t.set_name(name);
+    t.set_data_type(type);
+    for (const int64_t d : dims) t.add_dims(d);
+    for (const int64_t v : values) t.add_int32_data(static_cast<int32_t>(v));
+  }
+  void Cast(const std::string& from, const std::string& to, int type = TensorProto::FLOAT) {
+    SetInt(Node("Cast", {from}, {to}), "to", type);
+  }
+
+  static std::vector<double> Elements(const Graph& graph, const std::string& param) {
+    for (const Op* op : graph.Params()) {
+      if (op->attrs.String("name") != param) continue;
+      HostTensor t(op->out().dtype, op->out().shape);
+      graph.sources.at(param)->Read(Shape(t.shape().size()), t.shape(), t.raw());
+      std::vector<double> elements;
+      for (int64_t i = 0; i < t.num_elements(); ++i) elements.push_back(t.AsDouble(i));
+      return elements;
+    }
+    return {};
+  }
+};
+
+// As modules do that dequantize by themselves.
+TEST_F(FoldCodes, OfCastsDifferencesAndProducts) {
+  Codes("w", {2, 2}, {1, 2, 3, 4});
+  Codes("zero", {2}, {1, 2});
+  model_.Floats("scale", {2}, {0.5F, 2.0F});
+  Cast("w", "integers", TensorProto::INT32);
+  Cast("zero", "zeros", TensorProto::INT32);
+  Node("Sub", {"integers", "zeros"}, {"less"});
+  Cast("less", "floats");
+  Node("Mul", {"floats", "scale"}, {"scaled"});
+  Node("Transpose", {"scaled"}, {"turned"});
+  Node("MatMul", {"x", "turned"});
+  const Graph graph = Imported({"y"});
+  EXPECT_EQ(graph.Params().size(), 1U);
+  EXPECT_THAT(Elements(graph, "w_floats"), ElementsAre(0, 0, 1, 4));
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("1 weight is computed of small integers")));
+}
+
+TEST_F(FoldCodes, OfComputedScales) {
+  Codes("w", {2, 2}, {1, 2, 3, 4});
+  model_.Floats("scale", {}, {0.5F});
+  model_.Floats("factor", {}, {4.0F});
+  Node("Mul", {"scale", "factor"}, {"product"});
+  Node("DequantizeLinear", {"w", "product"}, {"floats"});
+  Node("MatMul", {"x", "floats"});
+  EXPECT_THAT(Elements(Imported({"y"}), "w_floats"), ElementsAre(2, 4, 6, 8));
+}
+
+// Two weights of four bits lie in each integer of 32.
+TEST_F(FoldCodes, OfPackedIntegers) {
+  Restart(18);
+  Begin();
+  Codes("w", {2, 2}, {0x21, 0x43, 0x65, 0x07}, TensorProto::INT32);
+  Codes("mask", {}, {15}, TensorProto::INT32);
+  Node("BitwiseAnd", {"w", "mask"}, {"low"});
+  Cast("low", "floats");
+  Node("MatMul", {"x", "floats"});
+  EXPECT_THAT(Elements(Imported({"y"}), "w_floats"), ElementsAre(1, 3, 5, 7));
+}
+
+// Which of a weight's elements are kept, say.
+TEST_F(FoldCodes, WhatScalesAWeightIsNone) {
+  Codes("kept", {2, 2}, {1, 0, 1, 1});
+  model_.Floats("w", {2, 2}, {1, 2, 3, 4});
+  Cast("kept", "floats");
+  Node("Mul", {"floats", "w"}, {"pruned"});
+  Node("MatMul", {"x", "pruned"});
+  const Graph graph = Imported({"y"});
+  EXPECT_THAT(Elements(graph, "w"), ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(graph.Params().size(), 1U);
+}
+
+TEST_F(FoldCodes, WeightsOfTheSameCodesAreTold) {
+  Codes("w", {2, 2}, {1, 2, 3, 4});
+  model_.Floats("scale", {}, {0.5F});
+  model_.Floats("scale_1", {}, {2.0F});
+  Cast("w", "floats");
+  Node("Mul", {"floats", "scale"}, {"one"});
+  Node("Mul", {"floats", "scale_1"}, {"other"});
+  Node("MatMul", {"x", "one"}, {"h"});
+  Node("MatMul", {"h", "other"});
+  const Graph graph = Imported({"y"});
+  EXPECT_EQ(graph.Params().size(), 2U);
+  EXPECT_THAT(graph.notes, Contains(HasSubstr("'w_floats' and 'w_floats_1' are made of the same")));
+}
+
+}  // namespace
+}  // namespace shardc::import_testing
