@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "frontend/onnx/aliases.h"
+#include "frontend/onnx/constant_weights.h"
 #include "frontend/onnx/evidence.h"
 #include "frontend/onnx/read_pieces.h"
 #include "frontend/onnx/single_weights.h"
@@ -60,10 +61,11 @@ class Finder {
         if (reader_.Type(*t).num_elements() == 1 && IsScaleOfModule(*t)) {
           found.guessed.push_back(t->name());
         }
-      } else if (candidates.contains(t->name()) || MayBeTrainedNumber(*t)) {
+      } else if (candidates.contains(t->name()) || MayBeTrainedNumber(*t) || HoldsCodes(*t)) {
         found.constants.push_back(t->name());
       }
     }
+    FindConstantMatrices(found);
     FindCopies(params, found);
     std::erase_if(params, [&](const std::string& name) { return found.copies.contains(name); });
     AliasesFound aliases = FindAliases(params, uses_, names_);
@@ -345,6 +347,42 @@ class Finder {
       });
       return given && computed == 1 && std::cmp_less_equal(*given, computed + named);
     });
+  }
+
+  // A matrix of small integers that are no mask, of which the quantized forms that are known have
+  // made no weight.
+  bool HoldsCodes(const TensorProto& t) const {
+    const auto bits = StoredBits(t.data_type());
+    const auto held = HeldAs(t.data_type());
+    if (!bits || *bits > 8 || held != DType::kI32 ||
+        std::ranges::count_if(t.dims(), [](int64_t d) { return d > 1; }) < 2)
+      return false;
+    const bool is_zero_point = std::ranges::all_of(uses_.Of(t.name()), [](const Use& use) {
+      return use.node == nullptr ||
+             (use.node->op_type().ends_with("uantizeLinear") && use.input > 0);
+    });
+    if (is_zero_point) return false;
+    const HostTensor codes = reader_.Read(t, RawOf(t));
+    std::set<int64_t> values;
+    for (int64_t i = 0; i < codes.num_elements() && values.size() < 3; ++i)
+      values.insert(codes.AsInt(i));
+    return values.size() > 2;
+  }
+
+  // What a tensor library's own tensors become when TorchScript exports them, beside a module's.
+  void FindConstantMatrices(Parameters& found) const {
+    for (const NodeProto* node : uses_.nodes()) {
+      const TensorProto* value = ConstantValue(*node);
+      if (value == nullptr || !MayBeWeight(*value) ||
+          std::ranges::count_if(value->dims(), [](int64_t d) { return d > 1; }) < 2)
+        continue;
+      const std::vector<Use>& uses = uses_.Of(node->output(0));
+      const bool is_matrix = std::ranges::any_of(uses, [](const Use& use) {
+        return use.node != nullptr && use.input < 2 &&
+               (use.node->op_type() == "MatMul" || use.node->op_type() == "Gemm");
+      });
+      if (is_matrix) found.constants.push_back(node->output(0));
+    }
   }
 
   bool IsFoldedFromParameter(const std::string& tensor, std::set<std::string>& visited) const {

@@ -39,7 +39,8 @@ struct Parameters {
   // By parameter, what the exporter computed into it and the file has nothing of: a batch norm's
   // own tensors, of the convolution before it. Its name is the module's, its numbers are not.
   std::map<std::string, std::set<std::string>> merged;
-  // Float tensors of several elements that are none, and numbers of which nobody can say.
+  // Float tensors of several elements that are none, matrices of small integers and those that
+  // Constant nodes hold, and numbers of which nobody can say.
   std::vector<std::string> constants;
   // Parameters that are single numbers, used as trained ones are, which the file does not tell.
   std::vector<std::string> guessed;

@@ -105,5 +105,17 @@ TEST_F(FoldCodes, WeightsOfTheSameCodesAreTold) {
   EXPECT_THAT(graph.notes, Contains(HasSubstr("'w_floats' and 'w_floats_1' are made of the same")));
 }
 
+// Rows that the model's inputs choose are no constants.
+TEST_F(FoldCodes, CodesOfWhichNoWeightIsMadeAreTold) {
+  model_.Input("rows", {"2"}, TensorProto::INT64);
+  Codes("table", {3, 2}, {1, 2, 3, 4, 5, 6});
+  model_.Floats("scale", {2}, {0.5F, 2.0F});
+  Node("Gather", {"table", "rows"}, {"codes"});
+  Cast("codes", "floats");
+  Node("Mul", {"floats", "scale"}, {"scaled"});
+  Node("Add", {"x", "scaled"});
+  EXPECT_THAT(Imported({"y"}).notes, Contains(HasSubstr("not trained: 'table'")));
+}
+
 }  // namespace
 }  // namespace shardc::import_testing
