@@ -48,16 +48,33 @@ bool MovesElements(const NodeProto& node) {
   return kOps.contains(node.op_type());
 }
 
-// Of the same inputs the same result, which is one.
+// Element by element, or shapes for that. What sums products (adapters that are added to a weight,
+// say) has parameters of its own.
+bool Computes(const NodeProto& node) {
+  static const std::set<std::string_view> kOps = {"Add",         "And",
+                                                  "BitShift",    "BitwiseAnd",
+                                                  "BitwiseNot",  "BitwiseOr",
+                                                  "Cast",        "CastLike",
+                                                  "Clip",        "Constant",
+                                                  "Div",         "ConstantOfShape",
+                                                  "Equal",       "GatherND",
+                                                  "Greater",     "Less",
+                                                  "Max",         "DequantizeLinear",
+                                                  "Min",         "GreaterOrEqual",
+                                                  "LessOrEqual", "Mod",
+                                                  "Mul",         "GatherElements",
+                                                  "Neg",         "Not",
+                                                  "Or",          "Pow",
+                                                  "Range",       "BitwiseXor",
+                                                  "Round",       "Shape",
+                                                  "Sub",         "Where",
+                                                  "Floor"};
+  return kOps.contains(node.op_type());
+}
+
 bool MayBeEvaluated(const NodeProto& node) {
-  static const std::set<std::string_view> kNot = {
-      "Bernoulli",      "DynamicQuantizeLinear", "Multinomial",
-      "QuantizeLinear", "RandomNormal",          "RandomNormalLike",
-      "RandomUniform",  "RandomUniformLike",     "SequenceConstruct"};
-  return node.output_size() == 1 && !node.output(0).empty() && !kNot.contains(node.op_type()) &&
-         std::ranges::none_of(node.attribute(), [](const auto& attr) {
-           return attr.has_g() || attr.graphs_size() > 0;
-         });
+  return node.output_size() == 1 && !node.output(0).empty() &&
+         (Computes(node) || MovesElements(node));
 }
 
 bool HasTwoValues(const HostTensor& t) {

@@ -91,6 +91,21 @@ TEST_F(FoldCodes, WhatScalesAWeightIsNone) {
   EXPECT_EQ(graph.Params().size(), 1U);
 }
 
+TEST_F(FoldCodes, AnAdapterStaysBesideTheWeight) {
+  Codes("w", {2, 2}, {1, 2, 3, 4});
+  model_.Floats("scale", {2}, {0.5F, 2.0F});
+  model_.Floats("a", {2, 1}, {1, 2});
+  model_.Floats("b", {1, 2}, {3, 4});
+  Cast("w", "floats");
+  Node("Mul", {"floats", "scale"}, {"scaled"});
+  Node("MatMul", {"a", "b"}, {"adapter"});
+  Node("Add", {"scaled", "adapter"}, {"adapted"});
+  Node("MatMul", {"x", "adapted"});
+  const Graph graph = Imported({"y"});
+  EXPECT_EQ(graph.Params().size(), 3U);
+  EXPECT_THAT(Elements(graph, "w_floats"), ElementsAre(0.5, 4, 1.5, 8));
+}
+
 TEST_F(FoldCodes, WeightsOfTheSameCodesAreTold) {
   Codes("w", {2, 2}, {1, 2, 3, 4});
   model_.Floats("scale", {}, {0.5F});
