@@ -191,6 +191,8 @@ class Dequantizer final : public GraphRewriter {
     if (linear.axis != 1 && !IsOneNumber(linear.scale)) {
       AddAttribute("axis", onnx::AttributeProto::INT).set_i(linear.axis);
     }
+    if (linear.type != 0)
+      AddAttribute("output_dtype", onnx::AttributeProto::INT).set_i(linear.type);
     return as;
   }
 

@@ -253,6 +253,17 @@ TEST_F(DequantizeWeights, RoundedActivationsHaveGradients) {
   EXPECT_EQ(turn->in(0).dtype, DType::kF32);
 }
 
+TEST_F(DequantizeWeights, MovedCodesKeepTheTypeOfTheResult) {
+  Restart(23);
+  Activations(2);
+  model_.Floats("s", {1}, {0.5F});
+  Codes("z", {1}, {1});
+  Node("QuantizeLinear", {"x", "s", "z"}, {"q"});
+  Node("Transpose", {"q"}, {"turned"});
+  SetInt(Node("DequantizeLinear", {"turned", "s", "z"}), "output_dtype", TensorProto::DOUBLE);
+  EXPECT_EQ(Imported({"y"}).FindOutput("y")->type.dtype, DType::kF64);
+}
+
 // PyTorch's dynamo writes one beside a single scale, too.
 TEST_F(DequantizeWeights, AnAxisOfOneScaleHasNoEffect) {
   Activations(2);
