@@ -28,7 +28,7 @@ class StoredElements {
 
   // The same bytes as elements of another type.
   StoredElements As(int onnx_type) const { return StoredElements(bytes_, onnx_type); }
-  // The same as unsigned integers of so many bits (1, 2, 4 or 8) that stand for the numbers of a
+  // The same as unsigned integers of so many bits (1, 2 or 4) that stand for the numbers of a
   // table; the first lies in a byte's highest bits.
   StoredElements Coded(int bits, std::vector<double> numbers) const;
 
