@@ -258,7 +258,7 @@ std::pair<Value*, Value*> WithinTable(Builder& b, Value* ids, int64_t n, DType d
 
 bool OnlyFirstResultRead(const Op& op) {
   return std::all_of(op.results.begin() + 1, op.results.end(),
-                     [](const Value* v) { return v->users.empty(); });
+                     [](const Value* v) { return CountUses(v) == 0; });
 }
 
 bool IsPerm(const Op* transpose, const Ints& perm) {

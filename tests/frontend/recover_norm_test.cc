@@ -192,6 +192,17 @@ TEST(Norm, OfHeadsThatAreMergedWithTheSequence) {
   }
 }
 
+// As LayerNormalization's mean may be an output of the model.
+TEST(Norm, OfHeadsWhoseStatisticIsAnOutputStays) {
+  Graph g = Recover([](TestGraph& b) {
+    Value* n = b.Reshape(b.In("x", {kB, kS, 12}), {kB, kS * 3, 4});
+    Op* norm = b.Create("layer_norm", {n, b.P("w", {4})}, {{"eps", 1e-6}});
+    b.Out(norm->result());
+    b.Out(norm->results[1], "mean");
+  });
+  EXPECT_EQ(Find(g, "layer_norm")->out().shape, (Shape{kB, kS * 3, 4}));
+}
+
 // With as many rows as columns, statistics without the last dim broadcast along the rows.
 TEST(Norm, AScaleAndAShiftByOtherRowsStatisticsStay) {
   Graph g = Recover([](TestGraph& b) {
