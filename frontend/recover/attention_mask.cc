@@ -253,6 +253,7 @@ class MaskRecovery {
         zero.push_back(v == 0);
         visible.push_back(v > kAbsorbing);
         near.push_back(v > kNever / 2);
+        raises_ |= v >= -kAbsorbing;
         if (v != 0) AddFill(v);
       }
       keep_.And(data->shape(), zero);
@@ -261,10 +262,12 @@ class MaskRecovery {
       has_constant_ = true;
       return;
     }
-    Op* where = ProducedBy(value, "where");
+    const Op* neg = ProducedBy(value, "neg");
+    Op* where = ProducedBy(neg ? neg->operands[0] : value, "where");
     for (int i = 1; where != nullptr && i <= 2; ++i) {
       std::optional<double> fill = SplatOf(where->operands[3 - i]);
-      if (!fill || !IsSplat(where->operands[i], 0)) continue;
+      if (fill) raises_ |= (neg ? -*fill : *fill) * after >= -kAbsorbing;
+      if (neg || !fill || !IsSplat(where->operands[i], 0)) continue;
       return AddCondition(where->operands[0], i == 2, *fill * after);
     }
     plain_ = false;
@@ -282,6 +285,7 @@ class MaskRecovery {
   Value* Additive(const std::vector<MaskStep>& steps) {
     // Infinities are harmless in constants that leave every row a key; NaN must not come from
     // elsewhere.
+    if (raises_) return nullptr;  // a score that was replaced would be seen again
     bool rows_see = visible_.EveryRowSees(scores_[2], scores_[3]);
     auto last_floor = std::find_if(steps.rbegin(), steps.rend(), [](const MaskStep& step) {
       return step.kind == MaskStep::kFloor;
@@ -449,6 +453,7 @@ class MaskRecovery {
   bool nan_guard_, sink_;
   bool plain_ = true, all_infinite_ = true, has_constant_ = false, may_see_nothing_ = false;
   bool absorbs_little_ = false;  // a fill that replaces scores
+  bool raises_ = false;          // what is added may undo a fill
   Keep keep_;                    // by the constants, as far as they only decide which keys are seen
   Keep visible_;                 // where the constants add nothing infinite, or nearly so
   Keep near_;                    // where they leave a score far above a fill that is never seen
