@@ -316,6 +316,18 @@ const Damage kDamages[] = {
        MakeTransfer(p);
        p.collectives[0].from = -1;
      }},
+    {"TransferFromBeyond",
+     [](Program& p) {
+       MakeTransfer(p);
+       p.collectives[0].from = 2;
+     }},
+    {"TransferToNegative",
+     [](Program& p) {
+       MakeTransfer(p);
+       std::swap(p.instructions[1].operands, p.instructions[1].results);
+       p.collectives[0].from = 1;
+       p.collectives[0].to = -1;
+     }},
     {"TransferToItself",
      [](Program& p) {
        MakeTransfer(p);
@@ -439,6 +451,7 @@ const Damage kDamages[] = {
        p.buffers.back().alias_of = kX;
      }},
     {"InputBeyond", [](Program& p) { p.inputs[0].buffer = 7; }},
+    {"InputMissing", [](Program& p) { p.inputs.clear(); }},
     {"InputIsArena", [](Program& p) { p.inputs[0].buffer = kY; }},
     {"OutputNegative", [](Program& p) { p.outputs[0].buffer = -1; }},
     {"StateIsInput", [](Program& p) { p.states[0].buffer = kX; }},
