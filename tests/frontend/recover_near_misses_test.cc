@@ -254,5 +254,61 @@ TEST(NearMisses, OfFlatRows) {
   });
 }
 
+// Of a token's experts one weight is looked up by other numbers than the other, or of other
+// experts.
+TEST(NearMisses, OfExpertsThatTokensLookUp) {
+  constexpr int64_t kTokens = 6, kWidth = 4;
+  for (bool other_ids : {false, true}) {
+    SCOPED_TRACE(other_ids);
+    Recover([=](TestGraph& b) {
+      auto chosen = [&](const std::string& name, int64_t by) {
+        HostTensor ids(DType::kI64, {kTokens});
+        for (int64_t i = 0; i < kTokens; ++i) ids.SetDouble(i, static_cast<double>(i * by % 3));
+        return b.In(name, std::move(ids));
+      };
+      Value *ids = chosen("ids", 1), *others = other_ids ? chosen("others", 2) : ids;
+      auto looked_up = [&](const std::string& name, int64_t experts, Value* by) {
+        Value* w = b.P(name, {experts, kWidth, kWidth});
+        return b.Make("gather", {w, by}, {{"axis", int64_t{0}}});
+      };
+      Value* x = b.Reshape(b.In("x", {kTokens, kWidth}), {kTokens, 1, kWidth});
+      Value* y = b.Op1("tanh", b.Matmul(x, looked_up("up", 3, ids)));
+      y = b.Matmul(y, looked_up("down", other_ids ? 3 : 4, others));
+      b.Out(b.ReduceSum(b.Mul(y, b.In("shares", {kTokens, 1, 1})), {1}));
+    });
+  }
+}
+
+// Where an expert is not chosen it has a share, too.
+TEST(NearMisses, OfChosenRows) {
+  const Graph g = Recover([](TestGraph& b) {
+    Value* chosen = b.Make("top_k", {b.In("scores", {kN, 3})},
+                           {{"axis", int64_t{1}}, {"k", int64_t{2}}, {"largest", true}});
+    Value* is = b.Make("equal", {chosen, b.Scalar(DType::kI64, 1)});
+    Value* shares = b.Where(is, b.In("shares", {kN, 2}), b.C(0.5));
+    Value* y = b.Matmul(b.In("x", {kN, 4}), b.P("w", {4, 4}));
+    b.Out(b.Mul(y, b.Reshape(b.ReduceSum(shares, {1}), {kN, 1})));
+  });
+  EXPECT_EQ(Find(g, "matmul_rows"), nullptr);
+}
+
+// Positions that may be before the first row, and rows that are no whole number of stretches.
+TEST(NearMisses, OfPositionsWithinStretches) {
+  for (bool before : {false, true}) {
+    SCOPED_TRACE(before);
+    Recover([before](TestGraph& b) {
+      auto constant = [&](const Shape& shape, const std::vector<int64_t>& values) {
+        return b.Constant(HostTensor::Of<int64_t>(shape, values));
+      };
+      Value* at = b.In("at", HostTensor::Of<int64_t>({3}, {5, 1, 3}));
+      at = b.Make("mod", {at, constant({}, {5})});
+      if (before) at = b.Sub(at, constant({}, {1}));
+      at = b.Add(at, constant({3}, {0, 5, 10}));
+      Value* x = b.Op1("exp", b.In("x", {before ? 15 : 16, 2}));
+      b.Out(b.Make("gather", {x, at}, {{"axis", int64_t{0}}}));
+    });
+  }
+}
+
 }  // namespace
 }  // namespace shardc::recover_testing
