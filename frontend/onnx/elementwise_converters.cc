@@ -5,6 +5,7 @@
 
 #include "frontend/dropout.h"
 #include "frontend/onnx/activations.h"
+#include "frontend/onnx/initializers.h"
 #include "ir/op_def.h"
 
 namespace shardc::onnx_import {
@@ -116,6 +117,31 @@ void Mod(NodeContext& c) {
 
 // -1 - x, in two's complement; as its own type again, of an unsigned one the bits that it has.
 void BitwiseNot(NodeContext& c) { c.SetOutput(0, Sub(c, Like(c, c.input(0), -1), c.input(0))); }
+
+// By how much has to be known: by as many bits as there are, or more, leaves 0.
+void BitShift(NodeContext& c) {
+  Value* x = c.input(0);
+  const std::string direction = c.String("direction", "");
+  const bool left = direction == "LEFT";
+  if (!left && direction != "RIGHT")
+    c.Fail("E1303", StrCat("shifts in the direction '", direction, "'"));
+  const auto type = static_cast<int>(c.NarrowType(0));
+  if (!OnnxTypeName(type).starts_with("uint")) c.Fail("E1301", "shifts signed integers");
+  const int bits = StoredBits(type).value();
+  if (left && bits == 64) c.Fail("E1301", "uint64 that is shifted left is not supported");
+  // To the left what would be pushed out goes first; to the right it is two halves of the way, as
+  // 2^63 is no int64.
+  const Ints by = c.ConstantInts(1);
+  HostTensor first(DType::kI64, c.input(1)->type.shape), second = first;
+  for (size_t i = 0; i < by.size(); ++i) {
+    const int64_t n = std::clamp<int64_t>(by[i], 0, bits);
+    first.data<int64_t>()[i] = int64_t{1} << (left ? bits - n : n / 2);
+    second.data<int64_t>()[i] = int64_t{1} << (left ? n : n - n / 2);
+  }
+  Value* y = c.Make(left ? "mod" : "div", {c.Cast(x, DType::kI64), c.Constant(std::move(first))});
+  y = c.Make(left ? "mul" : "div", {y, c.Constant(std::move(second))});
+  c.SetOutput(0, c.Cast(y, x->type.dtype));
+}
 
 void Relu(NodeContext& c) {
   Value* x = c.input(0);
@@ -273,6 +299,7 @@ void AddElementwiseConverters(ConverterTable& table) {
   for (const Name& name : kVariadic) table.emplace(name.first, Variadic);
   table.insert({{"Pow", Pow},
                 {"Mod", Mod},
+                {"BitShift", BitShift},
                 {"BitwiseNot", BitwiseNot},
                 {"Relu", Relu},
                 {"LeakyRelu", LeakyRelu},

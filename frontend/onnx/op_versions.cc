@@ -27,6 +27,7 @@ constexpr Change kChanges[] = {
     {"AveragePool", "dilations", 0, 19, 0},
     {"BatchNormalization", "training_mode", 0, 14, 0},
     {"Bernoulli", "", 0, 15, 0},
+    {"BitShift", "", 0, 11, 0},
     {"BitwiseAnd", "", 0, 18, 0},
     {"BitwiseNot", "", 0, 18, 0},
     {"BitwiseOr", "", 0, 18, 0},

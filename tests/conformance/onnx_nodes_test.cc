@@ -79,7 +79,8 @@ enum class Constants { kNone, kShapes, kAll };
 // Of a type that no input of a model may have: weights.
 bool IsNarrow(const onnx::TensorProto& tensor) {
   const auto held = onnx_import::HeldAs(tensor.data_type());
-  return !held || (*held == DType::kI32 && tensor.data_type() != onnx::TensorProto::INT32);
+  return !held || (*held == DType::kI32 && tensor.data_type() != onnx::TensorProto::INT32) ||
+         (*held == DType::kI64 && tensor.data_type() != onnx::TensorProto::INT64);
 }
 
 // Shapes and other parameters of a node: integers, single numbers, the scales of Resize; weights

@@ -31,9 +31,9 @@ ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where Xor
 
 TYPES = [getattr(onnx.TensorProto, name) for name in "FLOAT FLOAT16 DOUBLE BOOL INT32 INT64".split()]
 # With these ops, and these types besides.
-QUANTIZED = set("DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul QuantizeLinear".split())
+QUANTIZED = set("BitShift DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul QuantizeLinear".split())
 NARROW = [getattr(onnx.TensorProto, name) for name in (
-    "INT2 UINT2 INT4 UINT4 INT8 UINT8 INT16 UINT16 FLOAT8E4M3FN FLOAT8E5M2 FLOAT4E2M1".split())]
+    "INT2 UINT2 INT4 UINT4 INT8 UINT8 INT16 UINT16 UINT32 UINT64 FLOAT8E4M3FN FLOAT8E5M2 FLOAT4E2M1".split())]
 
 
 def read(path, name):
