@@ -461,7 +461,10 @@ class Dequantizer final : public GraphRewriter {
 }  // namespace
 
 std::string MadeOfTheSame(const std::string& one, const std::string& other) {
-  return StrCat("'", one, "' and '", other, "' are made of the same integers, and trained apart");
+  return StrCat(
+      "'", one, "' and '", other,
+      "' are made of the same integers, but two tensors here, and where they are trained, "
+      "trained apart");
 }
 
 Strings DequantizeWeights(LoadedModel& model, TensorReader& reader) {

@@ -20,7 +20,7 @@ namespace shardc::onnx_import {
 // refused when it is converted. Returns what the user should know. Throws what TensorReader throws.
 Strings DequantizeWeights(LoadedModel& model, TensorReader& reader);
 
-// What to say of two weights.
+// What to say of two tensors.
 std::string MadeOfTheSame(const std::string& one, const std::string& other);
 
 }  // namespace shardc::onnx_import

@@ -72,15 +72,29 @@ bool Computes(const NodeProto& node) {
   return kOps.contains(node.op_type());
 }
 
+bool LooksUp(const NodeProto& node) { return node.op_type().starts_with("Gather"); }
+
+template <typename Dims>
+bool IsMatrix(const Dims& dims) {
+  return std::ranges::count_if(dims, [](int64_t d) { return d > 1; }) > 1;
+}
+
 bool MayBeEvaluated(const NodeProto& node) {
   return node.output_size() == 1 && !node.output(0).empty() &&
          (Computes(node) || MovesElements(node));
 }
 
-bool HasTwoValues(const HostTensor& t) {
-  std::set<int64_t> values;
-  for (int64_t i = 0; i < t.num_elements() && values.size() < 3; ++i) values.insert(t.AsInt(i));
-  return values.size() < 3;
+// Up to three of them.
+std::set<double> ValuesOf(const HostTensor& t) {
+  std::set<double> values;
+  for (int64_t i = 0; i < t.num_elements() && values.size() < 3; ++i) values.insert(t.AsDouble(i));
+  return values;
+}
+
+// 0 and one other number: what is seen or kept, or what is next to what, is no weight.
+bool HoldsMask(const HostTensor& t) {
+  const std::set<double> values = ValuesOf(t);
+  return t.num_elements() > 2 && values.size() == 2 && values.contains(0);
 }
 
 class CodeFolder final : public GraphRewriter {
@@ -96,8 +110,10 @@ class CodeFolder final : public GraphRewriter {
     if (results_.empty()) return {};
     Run();
     EraseUnread(model_, std::move(unread_));
-    Strings notes = {StrCat(results_.size(), results_.size() == 1 ? " weight is" : " weights are",
-                            " computed of small integers in the file, and floats here")};
+    const bool one = results_.size() == 1;
+    Strings notes = {StrCat(results_.size(), one ? " tensor" : " tensors", " of floats that nodes ",
+                            "compute of small integers ", one ? "is" : "are",
+                            " taken for the file's own: '", first_, one ? "'" : "' the first")};
     for (const auto& [codes, made] : made_of_) {
       if (made.size() > 1) notes.push_back(MadeOfTheSame(made[0], made[1]));
     }
@@ -138,8 +154,23 @@ class CodeFolder final : public GraphRewriter {
       if (of == kinds_.end() && !input.empty()) return;
       if (!input.empty()) kind = std::max(kind, of->second);
     }
+    if (kind == Of::kCodes && ChoosesRows(node)) return;
     if (kind == Of::kWideIntegers && node.op_type().starts_with("Bit")) kind = Of::kCodes;
     if (kinds_.try_emplace(node.output(0), kind).second) makers_[node.output(0)] = place;
+  }
+
+  // Whether codes say which rows of another matrix: positions and the like, whose table is what is
+  // trained. Numbers that codes stand for are no matrix.
+  bool ChoosesRows(const NodeProto& node) const {
+    if (!LooksUp(node) || kinds_.at(node.input(0)) == Of::kCodes) return false;
+    std::string table = node.input(0);
+    for (auto maker = makers_.find(table); maker != makers_.end(); maker = makers_.find(table)) {
+      const NodeProto& made_by = graph_.node(maker->second);
+      if (made_by.input_size() == 0) return true;
+      table = made_by.input(0);
+    }
+    const auto tensor = tensors_.find(table);
+    return tensor == tensors_.end() || IsMatrix(tensor->second.tensor->dims());
   }
 
   // Those that compute something else than moved elements, of which the model's inputs meet the
@@ -195,7 +226,7 @@ class CodeFolder final : public GraphRewriter {
         if (kinds_.at(name) != Of::kOthers && count > most_codes) {
           most_codes = count;
           result.codes = name;
-          is_mask = HasTwoValues(*ConstantOf(conversion.values.at(name)));
+          is_mask = ValuesOf(*ConstantOf(conversion.values.at(name))).size() < 3;
         } else if (IsFloat(conversion.values.at(name)->type.dtype)) {
           most_floats = std::max(most_floats, count);
         }
@@ -206,10 +237,20 @@ class CodeFolder final : public GraphRewriter {
     }
     const HostTensor* made = ConstantOf(conversion.values.at(value));
     if (made == nullptr || !IsFloat(made->dtype()) || made->num_elements() < 2 ||
-        (is_mask && most_floats > made->num_elements() / 2))
+        (is_mask && most_floats > made->num_elements() / 2) || HoldsMask(*made) ||
+        (!IsMatrix(made->shape()) && ChooseFloats(nodes)))
       return;
     result.floats = std::make_shared<const HostTensor>(*made);
     results_.emplace(value, std::move(result));
+  }
+
+  // Whether among these nodes codes choose floats.
+  bool ChooseFloats(const std::set<int>& nodes) const {
+    return std::ranges::any_of(nodes, [this](int i) {
+      const NodeProto& node = graph_.node(i);
+      return LooksUp(node) && kinds_.at(node.input(0)) != Of::kCodes &&
+             kinds_.at(node.input(1)) == Of::kCodes;
+    });
   }
 
   const Value& Add(const std::string& name, Conversion& conversion) {
@@ -241,6 +282,7 @@ class CodeFolder final : public GraphRewriter {
               Bytes{floats->raw(), static_cast<size_t>(floats->bytes()), floats});
     Replace(node, name);
     made_of_[codes].push_back(name);
+    if (first_.empty()) first_ = name;
     unread_.insert(node.input().begin(), node.input().end());
     return true;
   }
@@ -252,6 +294,7 @@ class CodeFolder final : public GraphRewriter {
   std::map<std::string, int> makers_;  // of other values: their nodes
   std::map<std::string, Result> results_;
   std::map<std::string, Strings> made_of_;  // by codes
+  std::string first_;                       // that was made
   std::set<std::string> unread_;
 };
 

@@ -127,8 +127,9 @@ TEST_F(DequantizeWeights, WhatIsTrainedApartIsTold) {
   ProductOfBits("w").mutable_attribute(0)->set_i(31);
   const Graph graph = Imported({"y"});
   EXPECT_THAT(ParamNames(graph), UnorderedElementsAre("w", "w_1"));
-  EXPECT_THAT(graph.notes, Contains("'w' and 'w_1' are made of the same integers, and trained "
-                                    "apart"));
+  EXPECT_THAT(graph.notes,
+              Contains("'w' and 'w_1' are made of the same integers, but two tensors here, and "
+                       "where they are trained, trained apart"));
 }
 
 // ONNX Runtime's quantize_dynamic.

@@ -54,7 +54,9 @@ TEST_F(FoldCodes, OfCastsDifferencesAndProducts) {
   const Graph graph = Imported({"y"});
   EXPECT_EQ(graph.Params().size(), 1U);
   EXPECT_THAT(Elements(graph, "w_floats"), ElementsAre(0, 0, 1, 4));
-  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("1 weight is computed of small integers")));
+  EXPECT_THAT(graph.notes,
+              ElementsAre(HasSubstr("1 tensor of floats that nodes compute of small "
+                                    "integers is taken for the file's own: 'w_floats'")));
 }
 
 TEST_F(FoldCodes, OfComputedScales) {
@@ -79,6 +81,48 @@ TEST_F(FoldCodes, OfPackedIntegers) {
   EXPECT_THAT(Elements(Imported({"y"}), "w_floats"), ElementsAre(1, 3, 5, 7));
 }
 
+// A codebook of numbers.
+TEST_F(FoldCodes, OfNumbersThatCodesStandFor) {
+  Codes("w", {2, 2}, {1, 2, 0, 2});
+  model_.Floats("book", {3}, {0.5F, 2.0F, 8.0F});
+  model_.Floats("scale", {2}, {1.0F, 3.0F});
+  Cast("w", "indices", TensorProto::INT64);
+  Node("Gather", {"book", "indices"}, {"floats"});
+  Node("Mul", {"floats", "scale"}, {"scaled"});
+  Node("MatMul", {"x", "scaled"});
+  const Graph graph = Imported({"y"});
+  EXPECT_THAT(Elements(graph, "w_floats"), ElementsAre(2, 24, 0.5, 24));
+  EXPECT_EQ(graph.Params().size(), 1U);
+}
+
+// Positions or buckets of distances as small integers: their table is what is trained.
+TEST_F(FoldCodes, RowsThatIntegersChooseStayThoseOfATable) {
+  Codes("positions", {2}, {2, 1}, TensorProto::INT16);
+  model_.Floats("table", {3, 2}, {1, 2, 3, 4, 5, 6});
+  model_.Floats("factor", {}, {0.5F});
+  Cast("positions", "rows", TensorProto::INT64);
+  Node("Gather", {"table", "rows"}, {"chosen"});
+  Node("Mul", {"chosen", "factor"}, {"scaled"});
+  Node("Add", {"x", "scaled"});
+  const Graph graph = Imported({"y"});
+  EXPECT_THAT(Elements(graph, "table"), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(graph.Params().size(), 1U);
+}
+
+// A number for each group of channels.
+TEST_F(FoldCodes, NumbersOfAVectorThatIntegersChooseStayThose) {
+  Codes("groups", {2}, {2, 1});
+  model_.Floats("gates", {3}, {1, 2, 3});
+  model_.Floats("one", {}, {1});
+  Cast("groups", "indices", TensorProto::INT64);
+  Node("Gather", {"gates", "indices"}, {"chosen"});
+  Node("Add", {"chosen", "one"}, {"factors"});
+  Node("Mul", {"x", "factors"});
+  const Graph graph = Imported({"y"});
+  EXPECT_TRUE(graph.Params().empty());
+  EXPECT_THAT(graph.notes, ElementsAre(HasSubstr("not trained: 'gates'")));
+}
+
 // Which of a weight's elements are kept, say.
 TEST_F(FoldCodes, WhatScalesAWeightIsNone) {
   Codes("kept", {2, 2}, {1, 0, 1, 1});
@@ -89,6 +133,16 @@ TEST_F(FoldCodes, WhatScalesAWeightIsNone) {
   const Graph graph = Imported({"y"});
   EXPECT_THAT(Elements(graph, "w"), ElementsAre(1, 2, 3, 4));
   EXPECT_EQ(graph.Params().size(), 1U);
+}
+
+// What is next to what, of which sums are made.
+TEST_F(FoldCodes, AMaskIsNoWeight) {
+  Codes("next_to", {2, 2}, {0, 1, 1, 1});
+  Cast("next_to", "floats");
+  Node("MatMul", {"x", "floats"});
+  const Graph graph = Imported({"y"});
+  EXPECT_TRUE(graph.Params().empty());
+  EXPECT_TRUE(graph.notes.empty());
 }
 
 TEST_F(FoldCodes, AnAdapterStaysBesideTheWeight) {
