@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "frontend/onnx/uses.h"
+
 namespace shardc::onnx_import {
 namespace {
 
@@ -35,7 +37,7 @@ void RestoreOwnNames(onnx::GraphProto& graph, ModuleNames& names) {
   Renamed renamed;
   for (const auto& node : graph.node()) {
     if (node.op_type() != "GatherND") continue;
-    const std::string &tensor = node.input(0), param = IndexedParameter(node, names);
+    const std::string &tensor = InputOf(node, 0), param = IndexedParameter(node, names);
     const auto folded = names.folded_from.find(tensor);
     if (param.empty() || folded == names.folded_from.end()) continue;
     const bool alone = folded->second == std::vector<std::string>{param} && made[param] == 1;

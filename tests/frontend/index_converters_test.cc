@@ -103,6 +103,12 @@ TEST_F(IndexConverters, SequencesAreNoTensors) {
   ExpectRefused("E1303", "its input 0 is no sequence of tensors");
 }
 
+TEST_F(IndexConverters, ALookupWithoutInputsIsRefused) {
+  Input("x", {2, 3});
+  Node("GatherND", {});
+  ExpectRefused("E1302", "has no input 0");
+}
+
 TEST_F(IndexConverters, SliceClampsExtremes) {
   Input("x", {5, 4});
   Integers("starts", {kMax, kMin});
