@@ -72,7 +72,10 @@ bool Computes(const NodeProto& node) {
   return kOps.contains(node.op_type());
 }
 
-bool LooksUp(const NodeProto& node) { return node.op_type().starts_with("Gather"); }
+bool LooksUp(const NodeProto& node) {
+  return node.op_type().starts_with("Gather") && !InputOf(node, 0).empty() &&
+         !InputOf(node, 1).empty();
+}
 
 template <typename Dims>
 bool IsMatrix(const Dims& dims) {

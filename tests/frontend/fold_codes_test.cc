@@ -109,6 +109,13 @@ TEST_F(FoldCodes, RowsThatIntegersChooseStayThoseOfATable) {
   EXPECT_EQ(graph.Params().size(), 1U);
 }
 
+TEST_F(FoldCodes, ALookupWithoutATableIsRefused) {
+  Codes("rows", {2}, {1, 0});
+  Node("Gather", {"", "rows"}, {"chosen"});
+  Node("Add", {"x", "chosen"});
+  ExpectRefused("E1301", "");
+}
+
 // A number for each group of channels.
 TEST_F(FoldCodes, NumbersOfAVectorThatIntegersChooseStayThose) {
   Codes("groups", {2}, {2, 1});
