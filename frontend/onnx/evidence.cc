@@ -18,7 +18,7 @@ using onnx::NodeProto;
 using onnx::TensorProto;
 using Ops = std::set<std::string_view>;
 
-// Their result is input 0 (or any input, for the last line) in another arrangement or scale.
+// Their result is input 0 (of Concat and Where any input) in another arrangement or scale.
 const Ops kPassOn = {"Identity",
                      "Transpose",
                      "Reshape",
