@@ -349,6 +349,16 @@ class Finder {
     });
   }
 
+  // What reads it, cast or not, are lookups that it gives the places of.
+  bool IsOfPlaces(const std::string& name, int casts = 2) const {
+    return std::ranges::all_of(uses_.Of(name), [this, casts](const Use& use) {
+      if (use.node == nullptr) return false;
+      return use.node->op_type() == "Cast"
+                 ? casts > 0 && IsOfPlaces(OutputOf(*use.node), casts - 1)
+                 : use.input == 1 && use.node->op_type().starts_with("Gather");
+    });
+  }
+
   // A matrix of small integers that are no mask, of which the quantized forms that are known have
   // made no weight.
   bool HoldsCodes(const TensorProto& t) const {
@@ -361,7 +371,7 @@ class Finder {
       return use.node == nullptr ||
              (use.node->op_type().ends_with("uantizeLinear") && use.input > 0);
     });
-    if (is_zero_point) return false;
+    if (is_zero_point || IsOfPlaces(t.name())) return false;
     const HostTensor codes = reader_.Read(t, RawOf(t));
     std::set<int64_t> values;
     for (int64_t i = 0; i < codes.num_elements() && values.size() < 3; ++i)

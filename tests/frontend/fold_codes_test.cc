@@ -109,6 +109,15 @@ TEST_F(FoldCodes, RowsThatIntegersChooseStayThoseOfATable) {
   EXPECT_EQ(graph.Params().size(), 1U);
 }
 
+TEST_F(FoldCodes, PlacesInATableAreNoWeightThatIsNotTrained) {
+  Codes("buckets", {2, 2}, {0, 1, 2, 0});
+  model_.Floats("table", {3, 2}, {1, 2, 3, 4, 5, 6});
+  Cast("buckets", "rows", TensorProto::INT64);
+  Node("Gather", {"table", "rows"}, {"chosen"});
+  Node("Add", {"x", "chosen"});
+  EXPECT_TRUE(Imported({"y"}).notes.empty());
+}
+
 TEST_F(FoldCodes, ALookupWithoutATableIsRefused) {
   Codes("rows", {2}, {1, 0});
   Node("Gather", {"", "rows"}, {"chosen"});
