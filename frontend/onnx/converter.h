@@ -24,7 +24,7 @@ inline constexpr char kDataDecides[] =
     "model.set_experts_implementation(\"batched_mm\")";
 
 // What a QuantizeLinear made, before it became integers: floats with a gradient, from which the
-// zero point (null: 0) was subtracted again.
+// zero point (null: 0), as it broadcasts to them, was subtracted again.
 struct Steps {
   Value* floats = nullptr;
   Value* zero = nullptr;

@@ -258,6 +258,7 @@ class Dequantizer final : public GraphRewriter {
     if (of == nullptr || shape == nullptr || shape->tensor->data_type() != TensorProto::INT64)
       return std::nullopt;
     const HostTensor dims = reader_.Read(*shape->tensor, shape->raw);
+    const int64_t all = NumElements(of->dims);
     Shape to;
     int64_t known = 1;
     for (int64_t i = 0; i < dims.num_elements(); ++i) {
@@ -265,9 +266,10 @@ class Dequantizer final : public GraphRewriter {
       if (dim == 0 && std::cmp_greater_equal(i, of->dims.size())) return std::nullopt;
       to.push_back(dim == 0 ? of->dims[static_cast<size_t>(i)] : dim);
       if (to.back() < -1) return std::nullopt;
-      if (to.back() > 0) known *= to.back();
+      if (to.back() <= 0) continue;
+      if (known > std::max<int64_t>(all, 1) / to.back()) return std::nullopt;
+      known *= to.back();
     }
-    const int64_t all = NumElements(of->dims);
     for (int64_t& dim : to) {
       if (dim == -1) dim = known == 0 ? 0 : all / known;
     }
@@ -373,6 +375,9 @@ class Dequantizer final : public GraphRewriter {
     if (found == kForms.end() && !joins) return false;
     Form form = joins ? Form{"Concat", {}, 0} : found->second;
     if (node.op_type() != "QGemm" && InputOf(node, form.result).empty()) return false;
+    // Before opset 13 a Softmax is one of all dims from the axis on.
+    const bool softmax = node.op_type() == "QLinearSoftmax";
+    if (softmax && (IntOr(node, "opset", 0) < 13 || model_.opsets.at("") < 13)) return false;
     for (int i = 2; joins && i < node.input_size(); i += 3) form.operands.push_back(i);
     std::vector<std::string> floats;
     for (const int i : form.operands) {

@@ -90,10 +90,9 @@ void QuantizeLinear(NodeContext& c) {
   const DType computed = Wide(precision == 0 ? scale->type.dtype : HeldType(c, precision));
   const int64_t block = BlockSize(c);
   const Shape& shape = x->type.shape;
+  zero = Onto(c, zero, shape, block);
   const Codes codes =
-      Rounded(c, c.Cast(x, computed), c.Cast(Onto(c, scale, shape, block), computed),
-              Onto(c, zero, shape, block), type);
-  // The zero point as the file has it, by which DequantizeLinear knows it again.
+      Rounded(c, c.Cast(x, computed), c.Cast(Onto(c, scale, shape, block), computed), zero, type);
   c.SetSteps(codes.integers, {codes.floats, zero});
   c.SetOutput(0, codes.integers, type);
 }
@@ -115,12 +114,11 @@ void DequantizeLinear(NodeContext& c) {
   const int64_t block = BlockSize(c);
   const Shape& shape = x->type.shape;
   const Steps steps = c.StepsOf(x);
-  Value* floats = nullptr;
-  if (steps.floats != nullptr && Same(c, steps.zero, zero)) {
-    floats = c.Cast(steps.floats, computed);
-  } else {
-    floats = c.Cast(zero == nullptr ? x : Sub(c, x, Onto(c, zero, shape, block)), computed);
-  }
+  zero = Onto(c, zero, shape, block);
+  Value* floats = steps.floats != nullptr && Same(c, steps.zero, zero) ? steps.floats
+                  : zero == nullptr                                    ? x
+                                                                       : Sub(c, x, zero);
+  floats = c.Cast(floats, computed);
   scale = c.Cast(Onto(c, scale, shape, block), computed);
   c.SetOutput(0, c.Cast(Mul(c, floats, scale), type));
 }

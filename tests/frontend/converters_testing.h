@@ -54,6 +54,19 @@ inline HostTensor Numbers(Shape shape, DType dtype = DType::kF64, int64_t first 
   return t;
 }
 
+// Of a parameter, in order; none where there is no such.
+inline std::vector<double> Elements(const Graph& graph, const std::string& param) {
+  for (const Op* op : graph.Params()) {
+    if (op->attrs.String("name") != param) continue;
+    HostTensor t(op->out().dtype, op->out().shape);
+    graph.sources.at(param)->Read(Shape(t.shape().size()), t.shape(), t.raw());
+    std::vector<double> elements;
+    for (int64_t i = 0; i < t.num_elements(); ++i) elements.push_back(t.AsDouble(i));
+    return elements;
+  }
+  return {};
+}
+
 // A model of a few nodes, imported and interpreted.
 class ConverterTest : public ImportTest {
  protected:
@@ -72,6 +85,16 @@ class ConverterTest : public ImportTest {
     t->set_data_type(TensorProto::INT64);
     if (!scalar) t->add_dims(static_cast<int64_t>(values.size()));
     for (int64_t v : values) t->add_int64_data(v);
+  }
+  // Integers of a type of 16 bits or fewer; of 4 or 2 bits the bytes that they lie in.
+  TensorProto& Codes(const std::string& name, const Ints& dims, const Ints& values,
+                     int type = TensorProto::INT8) {
+    TensorProto& t = *model_.graph.add_initializer();
+    t.set_name(name);
+    t.set_data_type(type);
+    for (const int64_t d : dims) t.add_dims(d);
+    for (const int64_t v : values) t.add_int32_data(static_cast<int32_t>(v));
+    return t;
   }
   Graph Imported(const std::vector<std::string>& outputs) {
     for (const std::string& name : outputs) {

@@ -15,15 +15,6 @@ class DequantizeWeights : public ConverterTest {
  protected:
   DequantizeWeights() { model_.Opset("com.microsoft", 1); }
 
-  TensorProto& Codes(const std::string& name, const Ints& dims, const Ints& values,
-                     int type = TensorProto::INT8) {
-    TensorProto& t = *model_.graph.add_initializer();
-    t.set_name(name);
-    t.set_data_type(type);
-    for (const int64_t d : dims) t.add_dims(d);
-    for (const int64_t v : values) t.add_int32_data(static_cast<int32_t>(v));
-    return t;
-  }
   // x [2, rows], f32.
   void Activations(int64_t rows) { model_.Input("x", {"2", std::to_string(rows)}); }
   NodeProto& Microsoft(const std::string& op, const std::vector<std::string>& inputs,
@@ -44,18 +35,6 @@ class DequantizeWeights : public ConverterTest {
     SetInt(node, "bits", 4);
     SetInt(node, "block_size", 32);
     return node;
-  }
-
-  static std::vector<double> Elements(const Graph& graph, const std::string& param) {
-    for (const Op* op : graph.Params()) {
-      if (op->attrs.String("name") != param) continue;
-      HostTensor t(op->out().dtype, op->out().shape);
-      graph.sources.at(param)->Read(Shape(t.shape().size()), t.shape(), t.raw());
-      std::vector<double> elements;
-      for (int64_t i = 0; i < t.num_elements(); ++i) elements.push_back(t.AsDouble(i));
-      return elements;
-    }
-    return {};
   }
 };
 
@@ -237,6 +216,29 @@ TEST_F(DequantizeWeights, DataThatDoesNotFitIsAnError) {
   const Diagnostic d = Failure(model_.proto);
   EXPECT_EQ(d.id(), "E1402");
   EXPECT_THAT(d.what(), HasSubstr("tensor 'w_Q4'"));
+}
+
+// With the dims of equal length one vector may be of rows, and of columns.
+TEST_F(DequantizeWeights, ZeroPointsOfAnotherAxisAreOthers) {
+  Input("x", {2, 2});
+  inputs_["x"] = HostTensor::Of<double>({2, 2}, {1, 2, 3, 4});
+  SetInt(Node("Cast", {"x"}, {"narrow"}), "to", TensorProto::FLOAT);
+  model_.Floats("s", {2}, {1, 1});
+  Codes("z", {2}, {0, 10});
+  SetInt(Node("QuantizeLinear", {"narrow", "s", "z"}, {"q"}), "axis", 0);
+  SetInt(Node("DequantizeLinear", {"q", "s", "z"}), "axis", 1);
+  const HostTensor y = Evaluate()[0];
+  EXPECT_EQ(y, HostTensor::Of<float>({2, 2}, {1, -8, 13, 4}));
+}
+
+// Which is over all dims from its axis on.
+TEST_F(DequantizeWeights, ASoftmaxOfOlderOpsetsIsRefused) {
+  Codes("x", {2, 2}, {1, 2, 3, 4}, TensorProto::UINT8);
+  model_.Floats("s", {}, {0.5F});
+  Codes("z", {}, {0}, TensorProto::UINT8);
+  SetInt(Microsoft("QLinearSoftmax", {"x", "s", "z", "s", "z"}), "opset", 12);
+  model_.Output("y");
+  EXPECT_EQ(Failure(model_.proto).id(), "E1301");
 }
 
 // Gradients go through what is rounded where it is in range: PyTorch's, of the same numbers.

@@ -14,28 +14,8 @@ class FoldCodes : public ConverterTest {
 
   void Begin() { model_.Input("x", {"2", "2"}); }
 
-  void Codes(const std::string& name, const Ints& dims, const Ints& values,
-             int type = TensorProto::UINT8) {
-    TensorProto& t = *model_.graph.add_initializer();
-    t.set_name(name);
-    t.set_data_type(type);
-    for (const int64_t d : dims) t.add_dims(d);
-    for (const int64_t v : values) t.add_int32_data(static_cast<int32_t>(v));
-  }
   void Cast(const std::string& from, const std::string& to, int type = TensorProto::FLOAT) {
     SetInt(Node("Cast", {from}, {to}), "to", type);
-  }
-
-  static std::vector<double> Elements(const Graph& graph, const std::string& param) {
-    for (const Op* op : graph.Params()) {
-      if (op->attrs.String("name") != param) continue;
-      HostTensor t(op->out().dtype, op->out().shape);
-      graph.sources.at(param)->Read(Shape(t.shape().size()), t.shape(), t.raw());
-      std::vector<double> elements;
-      for (int64_t i = 0; i < t.num_elements(); ++i) elements.push_back(t.AsDouble(i));
-      return elements;
-    }
-    return {};
   }
 };
 
