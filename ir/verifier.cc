@@ -8,6 +8,7 @@
 
 #include "ir/movement.h"
 #include "ir/op_def.h"
+#include "ir/rule_check.h"
 #include "ir/utf8.h"
 
 namespace shardc {
@@ -23,147 +24,6 @@ std::string_view KindName(AttrKind kind) {
       "a list of integers", "a list of strings", "a tensor"};
   return kNames[static_cast<int>(kind)];
 }
-
-// How a tensor is placed over one mesh axis.
-struct AxisPlacement {
-  enum Kind : uint8_t { kWhole, kCut, kPartialSum, kPartialMax } kind = kWhole;
-  int dim = -1;  // kCut
-};
-
-AxisPlacement PlacementOver(const Sharding& s, int axis) {
-  if (s.partial_sum.contains(axis)) return {AxisPlacement::kPartialSum, -1};
-  if (s.partial_max.contains(axis)) return {AxisPlacement::kPartialMax, -1};
-  for (size_t d = 0; d < s.dims.size(); ++d) {
-    if (s.dims[d].axes.contains(axis)) return {AxisPlacement::kCut, static_cast<int>(d)};
-  }
-  return {};
-}
-
-// Whether the shardings of an op's operands and results are what its rule makes of one strategy per
-// mesh axis: run whole, cut along one factor, or let partial sums through a linear group.
-class RuleCheck {
- public:
-  RuleCheck(const Op& op, const Mesh& mesh) : op_(op), mesh_(mesh), rule_(op.def->rule(op)) {}
-
-  // What is wrong, or nothing.
-  std::optional<std::string> Run() {
-    if (rule_.operands.size() != op_.operands.size() ||
-        rule_.results.size() != op_.results.size()) {
-      return "its sharding rule is for another number of operands or results";
-    }
-    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-      if (mesh_.axis_size(axis) == 1) continue;
-      if (!AxisAgrees(axis)) {
-        return StrCat("operands and results do not agree with its sharding rule over axis '",
-                      mesh_.axes()[axis].name, "': ", Types());
-      }
-    }
-    for (size_t f = 0; f < rule_.factors.size(); ++f) {
-      if (!LayoutsAgree(static_cast<int>(f))) {
-        return "dims of the same factor are cut in different layouts: " + Types();
-      }
-    }
-    return std::nullopt;
-  }
-
- private:
-  template <typename Fn>
-  void ForEachSlot(Fn fn) const {
-    for (size_t i = 0; i < op_.operands.size(); ++i) {
-      fn(op_.operands[i]->type, rule_.operands[i], false);
-    }
-    for (size_t i = 0; i < op_.results.size(); ++i) {
-      fn(op_.results[i]->type, rule_.results[i], true);
-    }
-  }
-
-  bool AxisAgrees(int axis) {
-    operands_.clear();
-    results_.clear();
-    const std::vector<DimFactors>* cut = nullptr;
-    int dim = -1;
-    bool whole = true;
-    ForEachSlot([&](const TensorType& type, const std::vector<DimFactors>& dims, bool result) {
-      AxisPlacement p = PlacementOver(type.sharding, axis);
-      (result ? results_ : operands_).push_back(p);
-      whole = whole && p.kind == AxisPlacement::kWhole;
-      if (p.kind == AxisPlacement::kCut && !cut) {
-        cut = &dims;
-        dim = p.dim;
-      }
-    });
-    if (whole) return true;
-    if (!cut) return PassesThrough();
-    const auto& factors = (*cut)[dim].factors;
-    return std::any_of(factors.begin(), factors.end(), [&](int f) { return CutsFactor(f); });
-  }
-
-  bool CutsFactor(int factor) const {
-    const Factor& f = rule_.factors[factor];
-    if (f.kind != FactorKind::kPlain) return false;
-    auto agrees = [&](const AxisPlacement& p, const std::vector<DimFactors>& dims,
-                      AxisPlacement::Kind without) {
-      int d = DimOfFactor(dims, factor);
-      return d < 0 ? p.kind == without : p.kind == AxisPlacement::kCut && p.dim == d;
-    };
-    auto reduced =
-        f.reduce == ReduceKind::kMax ? AxisPlacement::kPartialMax : AxisPlacement::kPartialSum;
-    for (size_t i = 0; i < operands_.size(); ++i) {
-      if (!agrees(operands_[i], rule_.operands[i], AxisPlacement::kWhole)) return false;
-    }
-    for (size_t i = 0; i < results_.size(); ++i) {
-      if (!agrees(results_[i], rule_.results[i], reduced)) return false;
-    }
-    return true;
-  }
-
-  // Partial sums in exactly the operands of a linear group, and in all results.
-  bool PassesThrough() const {
-    auto is_sum = [](const AxisPlacement& p) { return p.kind == AxisPlacement::kPartialSum; };
-    if (!std::all_of(results_.begin(), results_.end(), is_sum)) return false;
-    return std::any_of(rule_.linear.begin(), rule_.linear.end(), [&](const auto& group) {
-      for (size_t i = 0; i < operands_.size(); ++i) {
-        bool in_group = std::find(group.begin(), group.end(), static_cast<int>(i)) != group.end();
-        auto want = in_group ? AxisPlacement::kPartialSum : AxisPlacement::kWhole;
-        if (operands_[i].kind != want) return false;
-      }
-      return true;
-    });
-  }
-
-  // Dims that are the factor and nothing else are cut alike. (Dims of several factors or pieces
-  // hold it in layouts of their own.)
-  bool LayoutsAgree(int factor) const {
-    std::optional<DimSharding> layout;
-    bool agree = true;
-    ForEachSlot([&](const TensorType& type, const std::vector<DimFactors>& dims, bool) {
-      int d = DimOfFactor(dims, factor);
-      if (d < 0 || dims[d].factors.size() != 1 || !dims[d].segments.empty()) return;
-      if (type.shape[d] != rule_.factors[factor].size) return;
-      DimSharding now = Canonical(type.shape[d], type.sharding.dims[d], mesh_);
-      if (!layout) layout = now;
-      agree = agree && now == *layout;
-    });
-    return agree;
-  }
-
-  std::string Types() const {
-    std::string text;
-    for (size_t i = 0; i < op_.operands.size(); ++i) {
-      text += (i ? ", " : "") + TypeToString(op_.operands[i]->type, mesh_);
-    }
-    text += " ->";
-    for (size_t i = 0; i < op_.results.size(); ++i) {
-      text += (i ? ", " : " ") + TypeToString(op_.results[i]->type, mesh_);
-    }
-    return text;
-  }
-
-  const Op& op_;
-  const Mesh& mesh_;
-  ShardingRule rule_;
-  std::vector<AxisPlacement> operands_, results_;  // over the axis at hand
-};
 
 class Verifier {
  public:
@@ -304,7 +164,7 @@ class Verifier {
       CheckAttributes(op);
       CheckTypes(op);
       if (closed_ && op.def->rule) {
-        if (auto wrong = RuleCheck(op, mesh_).Run()) Fail(Where(op), *wrong);
+        if (auto wrong = DisagreementWithRule(op, mesh_)) Fail(Where(op), *wrong);
       }
     }
     if (op.name() == "update") CheckUpdate(op);
