@@ -42,6 +42,10 @@ float PowerOfTwo(float v) {
   const float exact = std::exp2(v);
   return v == std::nearbyint(v) ? exact : Roughly(exact);
 }
+// What has 20 bits of the result.
+double UpperWord(double v) {
+  return std::isfinite(v) ? From<double>(Bits(v) & 0xffffffff00000000ull) : v;
+}
 float Flush(float v) { return std::fpclassify(v) == FP_SUBNORMAL ? std::copysign(0.0f, v) : v; }
 
 template <typename T>
@@ -124,6 +128,10 @@ Step Arithmetic(const Parts& p) {
     if (p.Has("rp")) return ByFloat(type, kSame3<kFusedIn<FE_UPWARD>>);
     return ByFloat(type, kSame3<[](auto a, auto b, auto c) { return std::fma(a, b, c); }>);
   }
+  if (op == "div" && p.Has("approx") && p.Has("ftz")) {
+    return &Map<[](float a, float b) { return Flush(DivideRoughly(Flush(a), Flush(b))); }, float,
+                float, float>;
+  }
   if (op == "div" && p.Has("approx")) {
     return &Map<&DivideRoughly, float, float, float>;
   }
@@ -165,16 +173,18 @@ Step Functions(const Parts& p) {
   const std::string_view op = p.name(), type = p.Last();
   if (op == "sqrt") return ByFloat(type, kSame1<[](auto a) { return std::sqrt(a); }>);
   if (op == "rcp" && p.Has("approx") && type == "f64") {
-    return &Map<[](double a) {  // 20 bits of the result
-      const double r = 1 / a;
-      return std::isfinite(r) ? From<double>(Bits(r) & 0xffffffff00000000ull) : r;
-    },
-                double, double>;
+    return &Map<[](double a) { return UpperWord(1 / a); }, double, double>;
   }
   if (op == "rcp" && p.Has("approx")) {
     return &Map<[](float a) { return Flush(Roughly(1 / Flush(a))); }, float, float>;
   }
   if (op == "rcp") return ByFloat(type, kSame1<[](auto a) { return decltype(a)(1) / a; }>);
+  if (op == "rsqrt" && type == "f64") {
+    return &Map<[](double a) { return UpperWord(1 / std::sqrt(UpperWord(a))); }, double, double>;
+  }
+  if (op == "rsqrt") {
+    return &Map<[](float a) { return Roughly(1 / std::sqrt(Flush(a))); }, float, float>;
+  }
   if (op == "ex2" && p.Has("ftz")) {
     return &Map<[](float a) { return Flush(PowerOfTwo(Flush(a))); }, float, float>;
   }
@@ -302,7 +312,10 @@ Step Comparison(std::string_view type, bool unordered) {
 }  // namespace
 
 Step FindArithmetic(const Parts& p) {
-  const bool ftz = p.name() == "ex2" || (p.name() == "rcp" && p.Has("approx"));
+  const bool rsqrt = p.name() == "rsqrt";
+  if (rsqrt && !(p.Has("approx") && p.Has("ftz"))) return nullptr;
+  const bool divides = p.name() == "rcp" || p.name() == "div";
+  const bool ftz = p.name() == "ex2" || rsqrt || (divides && p.Has("approx"));
   if (p.HasAny({"sat", "relu", "NaN", "full"}) || (p.Has("ftz") && !ftz)) return nullptr;
   const bool directed = p.name() == "fma" || (p.name() == "add" && p.Has("rz"));
   if (p.HasAny({"rz", "rm", "rp"}) && !directed) return nullptr;

@@ -195,7 +195,12 @@ TEST_F(Machines, FloatsRoundAndSaturate) {
   EXPECT_EQ(real(nan + "max.f32 %f9, %f1, 0f3F800000;"), 1);
   EXPECT_EQ(real(nan + "cvt.sat.f32.f32 %f9, %f1;"), 0);
   EXPECT_EQ(real("div.approx.f32 %f9, 0f40000000, 0f7F000000;"), 0);  // by 2^127
+  EXPECT_EQ(real("div.approx.ftz.f32 %f9, 0f40000000, 0f00000001;"), HUGE_VALF);
   EXPECT_EQ(real("ex2.approx.ftz.f32 %f9, 0f40A00000;"), 32);
+  EXPECT_NEAR(real("rsqrt.approx.ftz.f32 %f9, 0f41800000;"), .25, 1e-7);
+  EXPECT_NEAR(real("mov.f64 %fd1, 0d4030000000000000; rsqrt.approx.ftz.f64 %fd1, %fd1;\n"
+                   "cvt.rn.f32.f64 %f9, %fd1;"),
+              .25, 1e-6);
   EXPECT_EQ(real("add.rz.f32 %f9, 0f3F800000, 0f33C00000;"), 1);  // and 3/4 of a step
   EXPECT_EQ(real("add.rn.f32 %f9, 0f3F800000, 0f33C00000;"), 1 + 0x1p-23f);
   const float down = real(third + "fma.rm.f32 %f9, %f1, %f2, 0f3F800000;"),
