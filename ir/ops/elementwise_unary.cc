@@ -1,4 +1,5 @@
-// neg abs exp log sqrt rsqrt reciprocal floor ceil round sign sin cos is_nan is_inf not, cast.
+// neg abs exp log log1p sqrt rsqrt reciprocal floor ceil round sign sin cos, the inverse and the
+// hyperbolic functions, is_nan is_inf not, cast.
 #include <cmath>
 #include <limits>
 
@@ -171,6 +172,65 @@ void AddCast(OpRegistry& registry) {
   registry.Add(std::move(def));
 }
 
+// x times x, plus a number.
+Value* SquarePlus(Builder& b, Value* x, double number) {
+  return b.Add(b.Mul(x, x), b.Scalar(x->type.dtype, number));
+}
+
+// (1 - x) (1 + x), which near 1 keeps digits that 1 - x^2 loses.
+Value* OneMinusSquare(Builder& b, Value* x) {
+  const auto one = [&] { return b.Scalar(x->type.dtype, 1); };
+  return b.Mul(b.Sub(one(), x), b.Add(one(), x));
+}
+
+Value* Rsqrt(Builder& b, Value* x) { return b.Make("rsqrt", {x}); }
+
+void AddInverseTrigonometric(OpRegistry& registry) {
+  AddFloat(
+      registry, "asin", [](double x) { return std::asin(x); }, true,
+      [](Builder& b, const Op& op, Value* dy) {
+        return b.Mul(dy, Rsqrt(b, OneMinusSquare(b, op.operands[0])));
+      });
+  AddFloat(
+      registry, "acos", [](double x) { return std::acos(x); }, false,
+      [](Builder& b, const Op& op, Value* dy) {
+        return b.Mul(b.Neg(dy), Rsqrt(b, OneMinusSquare(b, op.operands[0])));
+      });
+  AddFloat(
+      registry, "atan", [](double x) { return std::atan(x); }, true,
+      [](Builder& b, const Op& op, Value* dy) {
+        return b.Div(dy, SquarePlus(b, op.operands[0], 1));
+      });
+}
+
+void AddHyperbolic(OpRegistry& registry) {
+  AddFloat(
+      registry, "sinh", [](double x) { return std::sinh(x); }, true,
+      [](Builder& b, const Op& op, Value* dy) {
+        return b.Mul(dy, b.Make("cosh", {op.operands[0]}));
+      });
+  AddFloat(
+      registry, "cosh", [](double x) { return std::cosh(x); }, false,
+      [](Builder& b, const Op& op, Value* dy) {
+        return b.Mul(dy, b.Make("sinh", {op.operands[0]}));
+      });
+  AddFloat(
+      registry, "asinh", [](double x) { return std::asinh(x); }, true,
+      [](Builder& b, const Op& op, Value* dy) {
+        return b.Mul(dy, Rsqrt(b, SquarePlus(b, op.operands[0], 1)));
+      });
+  AddFloat(
+      registry, "acosh", [](double x) { return std::acosh(x); }, false,
+      [](Builder& b, const Op& op, Value* dy) {
+        return b.Mul(dy, Rsqrt(b, b.Neg(OneMinusSquare(b, op.operands[0]))));
+      });
+  AddFloat(
+      registry, "atanh", [](double x) { return std::atanh(x); }, true,
+      [](Builder& b, const Op& op, Value* dy) {
+        return b.Div(dy, OneMinusSquare(b, op.operands[0]));
+      });
+}
+
 }  // namespace
 
 void RegisterUnaryOps(OpRegistry& registry) {
@@ -227,6 +287,8 @@ void RegisterUnaryOps(OpRegistry& registry) {
       [](Builder& b, const Op& op, Value* dy) {
         return b.Mul(b.Neg(dy), b.Make("sin", {op.operands[0]}));
       });
+  AddInverseTrigonometric(registry);
+  AddHyperbolic(registry);
   AddFloat(
       registry, "floor", [](double x) { return std::floor(x); }, true, nullptr);
   AddFloat(

@@ -12,8 +12,9 @@ void AddElementwiseSamples(std::vector<OpSample>& samples) {
     return RandomFloats(std::move(shape), seed, 0.3, 2.5);
   };
 
-  for (std::string op : {"neg", "abs", "exp", "floor", "ceil", "round", "sign", "sin", "cos",
-                         "relu", "tanh", "sigmoid", "erf", "silu"}) {
+  for (std::string op :
+       {"neg", "abs", "exp", "floor", "ceil", "round", "sign", "sin", "cos", "atan", "sinh", "cosh",
+        "asinh", "relu", "tanh", "sigmoid", "erf", "silu"}) {
     add(op, "", {floats({3, 5}, 1)});
     add(op, "scalar", {floats({}, 2)});
     add(op, "even", {floats({8, 6}, 2)});
@@ -22,6 +23,11 @@ void AddElementwiseSamples(std::vector<OpSample>& samples) {
   for (std::string op : {"log", "log1p", "sqrt", "rsqrt", "reciprocal"}) {
     add(op, "", {positive({3, 5}, 3)});
     add(op, "even", {positive({8, 6}, 3)});
+  }
+  for (std::string op : {"asin", "acos", "atanh", "acosh"}) {
+    const double least = op == "acosh" ? 1.2 : -0.9, most = op == "acosh" ? 4 : 0.9;
+    add(op, "", {RandomFloats({3, 5}, 4, least, most)});
+    add(op, "even", {RandomFloats({8, 6}, 4, least, most)});
   }
   HostTensor special = floats({3, 5}, 4);
   special.SetDouble(2, std::numeric_limits<double>::quiet_NaN());

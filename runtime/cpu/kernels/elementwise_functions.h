@@ -39,6 +39,22 @@ SHARDC_INLINE void WithUnary(UnaryOp op, const Use& use) {
       return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_sinf(x); }); });
     case UnaryOp::kCos:
       return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_cosf(x); }); });
+    case UnaryOp::kAsin:
+      return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_asinf(x); }); });
+    case UnaryOp::kAcos:
+      return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_acosf(x); }); });
+    case UnaryOp::kAtan:
+      return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_atanf(x); }); });
+    case UnaryOp::kSinh:
+      return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_sinhf(x); }); });
+    case UnaryOp::kCosh:
+      return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_coshf(x); }); });
+    case UnaryOp::kAsinh:
+      return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_asinhf(x); }); });
+    case UnaryOp::kAcosh:
+      return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_acoshf(x); }); });
+    case UnaryOp::kAtanh:
+      return use([](Vec v) { return EachLane(v, [](float x) { return __builtin_atanhf(x); }); });
     case UnaryOp::kTanh:
       return use([](Vec v) { return Tanh(v); });
     case UnaryOp::kErf:

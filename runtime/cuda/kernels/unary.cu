@@ -9,11 +9,33 @@ using Signs = OneOf<NegFn, AbsFn, SignFn>;
 using Floats =
     OneOf<GeluTanhFn, SiluFn, GeluErfFn, ReluFn, TanhFn, SigmoidFn, ExpFn, LogFn, Log1pFn, SqrtFn,
           RsqrtFn, ReciprocalFn, FloorFn, CeilFn, RoundFn, SinFn, CosFn, ErfFn>;
+// Seldom ones.
+#define SHARDC_FUNCTION(Name, function) \
+  struct Name {                         \
+    template <typename W>               \
+    SHARDC_HD W operator()(W x) const { \
+      return ::function(x);             \
+    }                                   \
+  };
+SHARDC_FUNCTION(AsinFn, asin)
+SHARDC_FUNCTION(AcosFn, acos)
+SHARDC_FUNCTION(AtanFn, atan)
+SHARDC_FUNCTION(SinhFn, sinh)
+SHARDC_FUNCTION(CoshFn, cosh)
+SHARDC_FUNCTION(AsinhFn, asinh)
+SHARDC_FUNCTION(AcoshFn, acosh)
+SHARDC_FUNCTION(AtanhFn, atanh)
+#undef SHARDC_FUNCTION
+using Others = OneOf<AsinFn, AcosFn, AtanFn, SinhFn, CoshFn, AsinhFn, AcoshFn, AtanhFn>;
 using Predicates = OneOf<IsNanFn, IsInfFn>;
 using Gradients =
     OneOf<GeluTanhGradFn, SiluGradFn, GeluErfGradFn, ReluGradFn, TanhGradFn, SigmoidGradFn>;
 
 KernelPtr Make(const KernelRequest& r, Floats fns) {
+  return DispatchFloat(r.call.out[0].dtype,
+                       [&](auto t) { return MakeElementwise<decltype(t), decltype(t)>(r, fns); });
+}
+KernelPtr Make(const KernelRequest& r, Others fns) {
   return DispatchFloat(r.call.out[0].dtype,
                        [&](auto t) { return MakeElementwise<decltype(t), decltype(t)>(r, fns); });
 }
@@ -35,6 +57,10 @@ KernelPtr Not(const KernelRequest& r) { return MakeElementwise<Bool, Bool>(r, On
 template <typename Fn>
 KernelPtr Float(const KernelRequest& r) {
   return Make(r, Floats::Of<Fn>());
+}
+template <typename Fn>
+KernelPtr Other(const KernelRequest& r) {
+  return Make(r, Others::Of<Fn>());
 }
 template <typename Fn>
 KernelPtr Numeric(const KernelRequest& r) {
@@ -71,6 +97,14 @@ constexpr Binding kBindings[] = {
     {"round", Float<RoundFn>},
     {"sin", Float<SinFn>},
     {"cos", Float<CosFn>},
+    {"asin", Other<AsinFn>},
+    {"acos", Other<AcosFn>},
+    {"atan", Other<AtanFn>},
+    {"sinh", Other<SinhFn>},
+    {"cosh", Other<CoshFn>},
+    {"asinh", Other<AsinhFn>},
+    {"acosh", Other<AcoshFn>},
+    {"atanh", Other<AtanhFn>},
     {"is_nan", Predicate<IsNanFn>},
     {"is_inf", Predicate<IsInfFn>},
     {"not", Not},

@@ -42,6 +42,22 @@ double Exact(UnaryOp op, double x) {
       return std::sin(x);
     case UnaryOp::kCos:
       return std::cos(x);
+    case UnaryOp::kAsin:
+      return std::asin(x);
+    case UnaryOp::kAcos:
+      return std::acos(x);
+    case UnaryOp::kAtan:
+      return std::atan(x);
+    case UnaryOp::kSinh:
+      return std::sinh(x);
+    case UnaryOp::kCosh:
+      return std::cosh(x);
+    case UnaryOp::kAsinh:
+      return std::asinh(x);
+    case UnaryOp::kAcosh:
+      return std::acosh(x);
+    case UnaryOp::kAtanh:
+      return std::atanh(x);
     case UnaryOp::kTanh:
       return std::tanh(x);
     case UnaryOp::kErf:
@@ -58,6 +74,25 @@ double Exact(UnaryOp op, double x) {
       return GeluErf(x);
   }
   return 0;
+}
+
+// Some number for which the function is defined, from x in (-8, 8).
+float InDomain(UnaryOp op, float x) {
+  switch (op) {
+    case UnaryOp::kSqrt:
+    case UnaryOp::kRsqrt:
+    case UnaryOp::kLog:
+    case UnaryOp::kLog1p:
+      return std::abs(x) + 1e-3F;
+    case UnaryOp::kAcosh:
+      return std::abs(x) + 1;
+    case UnaryOp::kAsin:
+    case UnaryOp::kAcos:
+    case UnaryOp::kAtanh:
+      return x / 8;
+    default:
+      return x;
+  }
 }
 
 // |got - want| in units of the last place of the f32 nearest to want.
@@ -114,11 +149,9 @@ TEST(Elementwise, UnaryAndSpecialValues) {
     const auto which = static_cast<UnaryOp>(op);
     for (int64_t n : {0, 1, 17, 257, 70001}) {
       auto x = RandomVector(n, 3, 8);
-      const bool positive = which == UnaryOp::kSqrt || which == UnaryOp::kRsqrt ||
-                            which == UnaryOp::kLog || which == UnaryOp::kLog1p;
       std::vector<double> want;
       for (float& v : x) {
-        if (positive) v = std::abs(v) + 1e-3F;
+        v = InDomain(which, v);
         want.push_back(Exact(which, v));
       }
       ForEveryKernelSet([&](const KernelTable& k, int threads) {
