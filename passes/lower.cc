@@ -32,6 +32,7 @@ class ReshardLowering {
       }
     }
     for (bool max : {false, true}) Reduce(max);
+    for (int d = 0; d < rank(); ++d) Regroup(d);
     for (int d = 0; d < rank(); ++d) Gather(d);
     for (int d = 0; d < rank(); ++d) SliceRest(d);
     SHARDC_CHECK(value_->type.sharding == to_, TypeToString(op_->in(0), mesh_), " -> ",
@@ -49,7 +50,11 @@ class ReshardLowering {
       const Attribute* a = op_->attrs.Find(key);
       if (a && name != "local_slice") attrs.Set(key, *a);
     }
-    TensorType type(value_->type.dtype, value_->type.shape, std::move(to));
+    MakeOp(name, value_->type.shape, std::move(to), std::move(attrs));
+  }
+
+  void MakeOp(std::string_view name, Shape shape, Sharding to, Attributes attrs) {
+    TensorType type(value_->type.dtype, std::move(shape), std::move(to));
     type.sharding = Canonical(type, mesh_);
     std::vector<Op*>& of_value = made_[value_];
     for (Op* other : of_value) {
@@ -170,6 +175,47 @@ class ReshardLowering {
       return true;
     }
     return false;
+  }
+
+  // How many segments a dim has that is cut within each of `segments`, and shall be, over the same
+  // axes, between them; else 0.
+  int64_t CutBetween(int d, const DimSharding& within, const DimSharding& between) const {
+    const auto& segments = within.segments;
+    if (segments.size() < 2 || within.axes != between.axes || !between.segments.empty()) return 0;
+    const int64_t size = value_->type.shape[d];
+    const bool equal = std::ranges::all_of(segments, [&](int64_t n) { return n == segments[0]; });
+    const DimSharding whole_ones{within.axes, segments[0], {}};
+    const bool fits = Canonical(size, whole_ones, mesh_) == between;
+    return equal && fits ? static_cast<int64_t>(segments.size()) : 0;
+  }
+
+  // Between 12@tp/4 and 12@tp%3, which are [4, 3@tp] and [4@tp, 3]: axes move from one dim of these
+  // to the other.
+  void Regroup(int d) {
+    const DimSharding now = Now(d), want = to_.dims[d];
+    int64_t count = CutBetween(d, now, want);
+    const bool gathers = count > 0;  // what is within a segment
+    if (!gathers) count = CutBetween(d, want, now);
+    if (count == 0) return;
+    const Shape shape = value_->type.shape;
+    const Sharding cut = value_->type.sharding;
+    const DimSharding major{now.axes, 1, {}};
+    const DimSharding minor{now.axes, (gathers ? now : want).granule, {}};
+    Shape in_two = shape;
+    in_two[d] = count;
+    in_two.insert(in_two.begin() + d + 1, shape[d] / count);
+    Sharding to = cut;
+    to.dims[d] = gathers ? DimSharding() : major;
+    to.dims.insert(to.dims.begin() + d + 1, gathers ? minor : DimSharding());
+    MakeOp("reshape", in_two, to, {{"shape", in_two}});
+    const int64_t from_dim = gathers ? d + 1 : d, to_dim = gathers ? d : d + 1;
+    to.dims[from_dim] = DimSharding();
+    to.dims[to_dim] = gathers ? major : minor;
+    Make("all_to_all", to,
+         {{"axes", mesh_.Names(now.axes)}, {"concat_dim", from_dim}, {"split_dim", to_dim}});
+    to = cut;
+    to.dims[d] = want;
+    MakeOp("reshape", shape, to, {{"shape", shape}});
   }
 
   void Gather(int d) {

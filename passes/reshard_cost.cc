@@ -29,7 +29,8 @@ double ReshardBytes(const Placement& from, const Placement& to, int64_t parts, d
     case Placement::kCut:
       break;
   }
-  // Another layout of the same dim goes through the whole value.
+  // Another layout of the same dim goes through the whole value (but for those that LowerReshards
+  // moves).
   if (to.kind == Placement::kCut && to.dim != from.dim) {
     return travelling / static_cast<double>(parts);
   }

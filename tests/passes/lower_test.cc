@@ -113,9 +113,29 @@ TEST(LowerReshards, BlocksThatOnlySomeAxesShow) {
 }
 
 TEST(LowerReshards, AnotherLayoutOfTheSameDim) {
-  Lower("f32[8@tp, 6]", "f32[8@tp/2, 6]", R"(
+  Lower("f32[8@tp, 6]", "f32[8@tp/[2,6], 6]", R"(
     CHECK: %0 = all_gather %x {axes=["tp"], dim=0} : f32[8, 6]
-    CHECK-NEXT: %1 = local_slice %0 {axes=["tp"], dim=0} : f32[8@tp/2, 6])");
+    CHECK-NEXT: %1 = local_slice %0 {axes=["tp"], dim=0} : f32[8@tp/[2,6], 6])");
+}
+
+// What each rank has of each segment, for whole segments, and back: also where ranks get unequal
+// numbers of them, or there are blocks in them.
+TEST(LowerReshards, FromWithinSegmentsToBetweenThem) {
+  Lower("f32[3, 8@tp/2]", "f32[3, 8@tp]", R"(
+    CHECK: %0 = reshape %x {shape=[3, 2, 4]} : f32[3, 2, 4@tp]
+    CHECK-NEXT: %1 = all_to_all %0 {axes=["tp"], concat_dim=2, split_dim=1} : f32[3, 2@tp, 4]
+    CHECK-NEXT: = reshape %1 {shape=[3, 8]} : f32[3, 8@tp])");
+  Lower("f32[3, 8@tp]", "f32[3, 8@tp/2]", R"(
+    CHECK: %0 = reshape %x {shape=[3, 2, 4]} : f32[3, 2@tp, 4]
+    CHECK-NEXT: %1 = all_to_all %0 {axes=["tp"], concat_dim=1, split_dim=2} : f32[3, 2, 4@tp]
+    CHECK-NEXT: = reshape %1 {shape=[3, 8]} : f32[3, 8@tp/2])");
+  Lower("f32[15@tp/3]", "f32[15@tp%5]", R"(
+    CHECK: all_to_all %_ {axes=["tp"], concat_dim=1, split_dim=0} : f32[3@tp, 5])");
+  Lower("f32[24@tp/2%4]", "f32[24@tp]", R"(
+    CHECK: reshape %x {shape=[2, 12]} : f32[2, 12@tp%4]
+    CHECK-NEXT: all_to_all %_ {axes=["tp"], concat_dim=1, split_dim=0} : f32[2@tp, 12])");
+  // 12 are cut between segments of 4 by no even cut.
+  Lower("f32[12@tp/3]", "f32[12@tp]", "CHECK: all_gather %x");
 }
 
 // The dim is cut over a at once, and only then summed into its parts over b.
