@@ -54,6 +54,9 @@ bool RecoverCrossEntropy(Graph& graph);
 bool RecoverRotary(Graph& graph);
 // matmul, scale, mask, softmax, matmul -> attention, in its best layout.
 bool RecoverAttention(Graph& graph);
+// Attentions of a head each, whose results stand side by side -> one of all heads, of products with
+// the weights of all of them.
+bool RecoverSeparateHeads(Graph& graph);
 // kv heads that are not repeated; layout "bshd" where heads came from and go back to [b, s, h, d].
 bool ChooseAttentionLayout(Graph& graph);
 // Two parameters that are the same matrix (or its transpose) become one.

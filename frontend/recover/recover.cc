@@ -59,6 +59,8 @@ void RecoverPatterns(Graph& graph) {
   recover::SplitSharedVectors(graph);
   // Reads all of the above.
   recover::SetRoles(graph);
+  // Joins weights that have roles of their own.
+  if (recover::RecoverSeparateHeads(graph)) Clean(graph);
 }
 
 }  // namespace shardc

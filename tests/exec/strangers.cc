@@ -18,14 +18,15 @@ Export ExportOf(const Stranger& s) { return StrangerExport(s.model, s.file, s.lo
 // sequence), Megatron-LM's own ([s, b, h], batch and heads as one dim; megatron-core's modules,
 // with groups of heads: megatron_core.py), one head of k and v in an einsum, PaLM (one projection
 // to q, k, v and the MLP), sinks beside soft-capped scores of grouped heads, DeepSeek's latent
-// attention, nn.TransformerEncoder; attention whose weights are no matrices (weights.py); mixtures
-// of experts: all of them in one weight (Llama 4, scores into the experts; GPT-OSS, gate and up in
-// turns, weights behind a bias, sinks) or each by itself (Qwen2-MoE, beside a gated shared one;
-// DeepSeek-V3, chosen by groups of them), or the rows of each chosen by data (experts.py); a layer
-// of Mamba-2, cut by heads, before one of attention (Bamba); gated delta rules (states.py); and
-// what ONNX Runtime makes of models: attention and embeddings fused, one of its qkv weight or of
-// three, the lengths of a padded batch, a graph for generation with an empty cache; weights of 4
-// bits, and what a model rounds while it is trained (quantized.py).
+// attention, nn.TransformerEncoder; attention whose weights are no matrices, or whose heads are
+// modules (weights.py); mixtures of experts: all of them in one weight (Llama 4, scores into the
+// experts; GPT-OSS, gate and up in turns, weights behind a bias, sinks) or each by itself
+// (Qwen2-MoE, beside a gated shared one; DeepSeek-V3, chosen by groups of them), or the rows of
+// each chosen by data (experts.py); a layer of Mamba-2, cut by heads, before one of attention
+// (Bamba); gated delta rules (states.py); and what ONNX Runtime makes of models: attention and
+// embeddings fused, one of its qkv weight or of three, the lengths of a padded batch, a graph for
+// generation with an empty cache; weights of 4 bits, and what a model rounds while it is trained
+// (quantized.py).
 const Stranger kStrangers[] = {
     {"llama", "torchscript_dynamic", "lm", 10, true},
     {"neox", "dynamo_static", "lm", 6, true},  // its branches are reduced once
@@ -49,6 +50,7 @@ const Stranger kStrangers[] = {
     {"latent", "torchscript_static", "lm", 8, false},
     {"encoder", "torchscript_static", "lm", 10, true},
     {"heads", "dynamo_static", "lm", 14, true, 4},
+    {"modules", "torchscript_static", "lm", 10, false},
     {"dense", "torchscript_static", "lm", 14, true, 4},
     {"stacks", "torchscript_static", "lm", 18, true, 4},
     {"llama4", "dynamo_static", "lm", 10, false},

@@ -1,10 +1,11 @@
-"""Attention whose weights are no matrices, for tests/exec/strangers_test.cc: `heads` (a matrix for each head, by an
-einsum and by one batched product), `dense` (a dim for heads, of their own for k and v, and one for q, k and v),
-`stacks` (q, k and v, or gate and up, one behind the other in a tensor; convolutions of one position).
+"""Attention whose weights are no matrices, or are of single heads, for tests/exec/strangers_test.cc: `heads` (a matrix
+for each head, by an einsum and by one batched product), `modules` (a module for each head, positions turned in it),
+`dense` (a dim for heads, of their own for k and v, and one for q, k and v), `stacks` (q, k and v, or gate and up, one
+behind the other in a tensor; convolutions of one position).
 
     python weights.py OUT_FOLDER
 
-Goldens are PyTorch's, of the module in float64. Made with torch 2.9.1.
+Goldens are PyTorch's, of the module in float64. Made with torch 2.9.1, `modules` with 2.15.0.
 """
 import json
 import math
@@ -65,6 +66,36 @@ class Batched(nn.Module):
 
         z = attend(project(self.q), project(self.k), project(self.v))
         return (z.transpose(1, 2) @ self.o).sum(1)
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.key, self.query, self.value = (nn.Linear(H, E, bias=bias) for bias in (False, False, True))
+        angles = torch.arange(SEQ)[:, None] / 100 ** (torch.arange(0, E, 2) / E)
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles), persistent=False)
+        self.register_buffer("tril", torch.tril(torch.ones(SEQ, SEQ)), persistent=False)
+
+    def turned(self, x):
+        cos, sin = self.turns.real.to(x.dtype), self.turns.imag.to(x.dtype)
+        even, odd = x[..., 0::2], x[..., 1::2]
+        return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
+
+    def forward(self, x):
+        q, k = self.turned(self.query(x)), self.turned(self.key(x))
+        scores = (q @ k.transpose(-2, -1) * E**-0.5).masked_fill(self.tril == 0, -math.inf)
+        return scores.softmax(-1) @ self.value(x)
+
+
+class SeparateHeads(nn.Module):
+    """As those have them who explain attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads, self.proj = nn.ModuleList(Head() for _ in range(HEADS)), nn.Linear(H, H)
+
+    def forward(self, x):
+        return self.proj(torch.cat([head(x) for head in self.heads], -1))
 
 
 class DenseGeneral(nn.Module):
@@ -165,6 +196,7 @@ class Model(nn.Module):
 
 MODELS = {
     "heads": ((EachHead, Batched, Mlp), "dynamo"),
+    "modules": ((SeparateHeads, Mlp), "torchscript"),
     "dense": ((DenseGeneral, Together, Mlp), "torchscript"),
     "stacks": ((Stacked, StackedMlp, Convolved, ConvolvedMlp), "torchscript"),
 }
