@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ir/attention_part.h"
+#include "ir/constant.h"
 #include "ir/ops/draws.h"
 #include "ir/ops/infer_util.h"
 
@@ -39,16 +40,14 @@ Value* AddedToScores(Builder& b, const Op& attention) {
 }
 
 std::optional<std::vector<double>> KnownTops(const Op& attention) {
-  const Op* constant = MaskOf(attention)->producer;
-  if (constant == nullptr || constant->name() != "constant" || attention.attrs.Bool("causal"))
+  const HostTensor* mask = ConstantOf(MaskOf(attention));
+  if (mask == nullptr || mask->shape().empty() || attention.attrs.Bool("causal"))
     return std::nullopt;
-  const HostTensor& mask = constant->attrs.Tensor("value");
-  if (mask.shape().empty()) return std::nullopt;
-  const int64_t columns = mask.shape().back();
+  const int64_t columns = mask->shape().back();
   std::vector<double> tops;
-  for (int64_t i = 0; i < mask.num_elements(); i += columns) {
+  for (int64_t i = 0; i < mask->num_elements(); i += columns) {
     double top = -std::numeric_limits<double>::infinity();
-    for (int64_t j = 0; j < columns; ++j) top = std::max(top, mask.AsDouble(i + j));
+    for (int64_t j = 0; j < columns; ++j) top = std::max(top, mask->AsDouble(i + j));
     tops.push_back(top);
   }
   return tops;

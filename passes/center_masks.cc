@@ -11,17 +11,13 @@
 
 #include "ir/attention_mask.h"
 #include "ir/attention_part.h"
+#include "ir/constant.h"
 #include "ir/op_def.h"
 
 namespace shardc {
 namespace {
 
 constexpr int kMaxSteps = 12;  // from a mask to its constants
-
-const HostTensor* ConstantOf(const Value* v) {
-  const bool constant = v->producer && v->producer->name() == "constant";
-  return constant ? &v->producer->attrs.Tensor("value") : nullptr;
-}
 
 bool IsBetween(double x, const TopLimits& limits) {
   return std::fabs(x) >= limits.rounds && std::fabs(x) < limits.absorbs;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/constant.h"
 #include "ir/op_def.h"
 #include "passes/axis_cuts.h"
 #include "passes/provenance.h"
@@ -65,14 +66,11 @@ class Follower {
           moves &&
           std::ranges::any_of(op->operands, [&](const Value* v) { return rows_.contains(v); }) &&
           std::ranges::all_of(op->operands,
-                              [&](const Value* v) { return IsMadeOfParams(v) || IsConstant(v); });
+                              [&](const Value* v) { return IsMadeOfParams(v) || ConstantOf(v); });
       if (lookup || of_rows) rows_.insert(op->results.begin(), op->results.end());
     }
   }
 
-  static bool IsConstant(const Value* v) {
-    return v->producer && v->producer->name() == "constant";
-  }
   bool IsMadeOfParams(const Value* v) const { return cuts_.IsWeight(v) || rows_.contains(v); }
 
   // Cut because weights are.

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "ir/builder.h"
+#include "ir/constant.h"
 #include "ir/contains.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
@@ -123,7 +124,7 @@ class Lowering {
   // Tables (angles of rotary positions, additive masks) are worth their digits.
   static bool HasTable(const Op& op) {
     return std::any_of(op.operands.begin(), op.operands.end(), [](const Value* v) {
-      return IsFloat(v->type.dtype) && IsConstant(v) && v->type.num_elements() > 1;
+      return IsFloat(v->type.dtype) && ConstantOf(v) && v->type.num_elements() > 1;
     });
   }
 
@@ -176,7 +177,7 @@ class Lowering {
     if (op == nullptr || steps == 0) return false;
     return op->def->is_state ||
            (!op->operands.empty() && std::ranges::all_of(op->operands, [&](const Value* operand) {
-             return IsConstant(operand) || IsOfParams(operand, steps - 1);
+             return ConstantOf(operand) || IsOfParams(operand, steps - 1);
            }));
   }
 
@@ -185,7 +186,7 @@ class Lowering {
   bool AddsMask(const Op& op) const {
     if (op.name() != "add" && op.name() != "sub") return false;
     return std::ranges::any_of(op.operands, [&](const Value* v) {
-      if (v->type.dtype != DType::kF32 || IsConstant(v) || IsOfParams(v)) return false;
+      if (v->type.dtype != DType::kF32 || ConstantOf(v) || IsOfParams(v)) return false;
       const int64_t elements = v->type.num_elements();
       if (elements == 1 || elements == op.out().num_elements()) return false;
       return op.name() == "add" || v->type.shape.back() > 1;
@@ -205,7 +206,7 @@ class Lowering {
     bool any = false;
     for (const Value* v : op->operands) {
       if (!IsFloat(v->type.dtype)) continue;
-      if (IsConstant(v)) continue;
+      if (ConstantOf(v)) continue;
       // Pieces of a concat are of any size.
       bool whole = v->type.num_elements() == most || !op->def->elementwise;
       if (!whole) continue;
@@ -213,10 +214,6 @@ class Lowering {
       any = true;
     }
     return any;
-  }
-
-  static bool IsConstant(const Value* v) {
-    return v->producer && v->producer->name() == "constant";
   }
 
   void SetOperands(Op* op, DType type, const std::vector<int>& except) {
@@ -238,7 +235,7 @@ class Lowering {
     if (made) return made;
     const Op* maker = v->producer;
     Builder b = maker ? Builder(graph_, before, *maker) : Builder(graph_, before);
-    if (IsConstant(v)) return made = b.Constant(Clamped(maker->attrs.Tensor("value"), type));
+    if (const HostTensor* data = ConstantOf(v)) return made = b.Constant(Clamped(*data, type));
     // A weight's copy belongs to no layer's forward or backward alone; it is made where it is first
     // used.
     if (maker && maker->def->is_state && before) b.phase = before->phase;

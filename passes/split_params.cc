@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/builder.h"
+#include "ir/constant.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "passes/carried_layout.h"
@@ -133,7 +134,7 @@ class Splitter {
     if (!fresh) return at->second == along;
     Op* op = v->producer;
     if (!op) return false;
-    if (IsConstant(v)) return true;
+    if (ConstantOf(v)) return true;
     if (op->def->is_state) {
       params_.emplace_back(op, along.dim);
       return CanBePiece(*op, along.dim);
@@ -163,8 +164,6 @@ class Splitter {
     return any && MakesPieces(*op, rule, *unit);
   }
 
-  static bool IsConstant(const Value* v) { return v->producer->name() == "constant"; }
-
   // A piece may be taken apart again, along the same dim.
   static bool CanBePiece(const Op& param, int dim) {
     return !param.attrs.Has("piece_of") || param.attrs.Int("piece_dim") == dim;
@@ -174,7 +173,7 @@ class Splitter {
   bool IsReadOtherwise() const {
     return std::ranges::any_of(along_, [&](const auto& v) {
       const Value* value = v.first;
-      if (IsConstant(value)) return false;
+      if (ConstantOf(value)) return false;
       return whole_.contains(value) || graph_.IsOutput(value) ||
              std::ranges::any_of(value->users, [&](const Op* user) {
                return user != split_ && !ops_.contains(user);
@@ -258,7 +257,7 @@ class Splitter {
     if (auto it = made.find(v); it != made.end()) return it->second;
     Op* op = v->producer;
     if (op->def->is_state) return made[v] = PieceOfParam(op, along_.at(v), i);
-    if (IsConstant(v)) {
+    if (ConstantOf(v)) {
       const auto [dim, unit] = along_.at(v);
       const int64_t start = starts_[i] * unit;
       Builder builder(graph_, split_, *op);

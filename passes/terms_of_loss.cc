@@ -4,6 +4,7 @@
 #include <iterator>
 #include <vector>
 
+#include "ir/constant.h"
 #include "ir/op_def.h"
 #include "passes/weights.h"
 
@@ -55,8 +56,7 @@ std::unordered_set<const Op*> TermsAside(const Graph& graph, std::span<Op* const
   while (at && at->producer && at->type.rank() == 0) {
     const Op& op = *at->producer;
     std::vector<const Value*> terms(op.operands.begin(), op.operands.end());
-    std::erase_if(terms,
-                  [](const Value* v) { return v->producer && v->producer->name() == "constant"; });
+    std::erase_if(terms, ConstantOf);
     if (OnlyMoves(op)) {
       terms = {op.operands[at->index]};
     } else if (op.name() == "add" && terms.size() == 2) {

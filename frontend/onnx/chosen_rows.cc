@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "frontend/onnx/converter.h"
-#include "frontend/onnx/fold.h"
+#include "ir/constant.h"
 #include "ir/diagnostic.h"
 #include "ir/op_def.h"
 #include "ir/run_reference.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include "frontend/onnx/fold.h"
+#include "ir/constant.h"
 #include "ir/op_def.h"
 
 namespace shardc::onnx_import {

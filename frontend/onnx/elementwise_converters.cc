@@ -6,6 +6,7 @@
 #include "frontend/dropout.h"
 #include "frontend/onnx/activations.h"
 #include "frontend/onnx/initializers.h"
+#include "ir/constant.h"
 #include "ir/op_def.h"
 
 namespace shardc::onnx_import {
@@ -232,9 +233,8 @@ void GeluWithBias(NodeContext& c) {
 }
 
 bool IsZero(const Value* limit) {
-  const Op* op = limit->producer;
-  return op != nullptr && op->name() == "constant" && limit->type.num_elements() == 1 &&
-         op->attrs.Tensor("value").AsDouble(0) == 0;
+  const HostTensor* number = ConstantOf(limit);
+  return number != nullptr && number->num_elements() == 1 && number->AsDouble(0) == 0;
 }
 
 // Limits that cross give the upper one. At 0, where padding is and what was clipped before, there

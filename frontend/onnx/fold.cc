@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ir/constant.h"
 #include "ir/op_def.h"
 #include "ir/run_reference.h"
 
@@ -114,11 +115,6 @@ bool WorthKeeping(const std::vector<TensorType>& results, const std::vector<Valu
 }
 
 }  // namespace
-
-const HostTensor* ConstantOf(const Value* value) {
-  const Op* op = value->producer;
-  return op != nullptr && op->name() == "constant" ? &op->attrs.Tensor("value") : nullptr;
-}
 
 std::optional<std::vector<HostTensor>> Fold(std::string_view name,
                                             const std::vector<Value*>& operands,

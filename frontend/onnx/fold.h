@@ -9,9 +9,6 @@
 
 namespace shardc::onnx_import {
 
-// The constant behind a value, or null.
-const HostTensor* ConstantOf(const Value* value);
-
 // The results of the op when all operands are constants and the results are not too large to keep:
 // more than 2^28 elements, or a float tensor of more than 2^20 that is far larger than what it is
 // made from; or of more than 2^12 where they take more than `bytes_left`, which is lowered by what

@@ -10,7 +10,6 @@
 #include "frontend/onnx/constant_weights.h"
 #include "frontend/onnx/dequantize_weights.h"
 #include "frontend/onnx/erase_unread.h"
-#include "frontend/onnx/fold.h"
 #include "frontend/onnx/graph_rewriter.h"
 #include "frontend/onnx/narrow.h"
 #include "frontend/onnx/node.h"
@@ -18,6 +17,7 @@
 #include "frontend/onnx/op_versions.h"
 #include "frontend/onnx/refuse_op.h"
 #include "frontend/onnx/uses.h"
+#include "ir/constant.h"
 
 namespace shardc::onnx_import {
 namespace {

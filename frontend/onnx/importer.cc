@@ -8,7 +8,6 @@
 #include "frontend/onnx/convert_util.h"
 #include "frontend/onnx/dequantize_weights.h"
 #include "frontend/onnx/detached.h"
-#include "frontend/onnx/fold.h"
 #include "frontend/onnx/fold_codes.h"
 #include "frontend/onnx/folded_constants.h"
 #include "frontend/onnx/functions.h"

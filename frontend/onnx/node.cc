@@ -7,6 +7,7 @@
 #include "frontend/onnx/fold.h"
 #include "frontend/onnx/load_model.h"
 #include "frontend/onnx/narrow.h"
+#include "ir/constant.h"
 #include "ir/op_def.h"
 
 namespace shardc::onnx_import {
@@ -188,7 +189,7 @@ void Node::CheckShape(int input, Value* made) {
     bool fits = !sliced && rows().TakeShape(made, v);
     if (sliced && input == 2 && made == inputs_[0]) {
       const HostTensor* axes =
-          num_inputs() > 3 && inputs_[3] ? onnx_import::ConstantOf(inputs_[3]) : nullptr;
+          num_inputs() > 3 && inputs_[3] ? shardc::ConstantOf(inputs_[3]) : nullptr;
       std::vector<int> dims;
       for (int64_t i = 0; i < v->type.num_elements(); ++i) {
         const int64_t axis = axes != nullptr ? axes->AsInt(i) : i;
@@ -200,7 +201,7 @@ void Node::CheckShape(int input, Value* made) {
     return;
   }
   const ChosenRows::Mark *mark = rows().Of(made), *from = rows().Of(inputs_[0]);
-  const HostTensor* shape = onnx_import::ConstantOf(v);
+  const HostTensor* shape = shardc::ConstantOf(v);
   if (op_type() != "Reshape" || mark == nullptr || from == nullptr || shape == nullptr) return;
   const int64_t size = shape->AsInt(mark->dim);
   if (size == -1 || (size == 0 && from->dim == mark->dim)) return;
@@ -315,7 +316,7 @@ const HostTensor* Node::ConstantOf(Value* value) const {
     Fail("E1301", "computes with how many rows are chosen when the model runs",
          "sum over a mask to count them");
   }
-  return onnx_import::ConstantOf(value);
+  return shardc::ConstantOf(value);
 }
 
 Value* Node::Make(std::string_view op, std::vector<Value*> operands, Attributes attrs) {

@@ -9,6 +9,7 @@
 #include "frontend/onnx/names.h"
 #include "frontend/onnx/table_kind.h"
 #include "frontend/recover/match.h"
+#include "ir/constant.h"
 #include "ir/contains.h"
 #include "ir/counted.h"
 #include "ir/diagnostic.h"
@@ -206,7 +207,7 @@ void NoteSines(Graph& graph) {
 
 void NoteRounded(Graph& graph, const std::map<const Value*, Steps>& codes) {
   const auto computed = std::ranges::count_if(
-      codes, [](const auto& code) { return recover::ConstantOf(code.first) == nullptr; });
+      codes, [](const auto& code) { return ConstantOf(code.first) == nullptr; });
   if (computed == 0) return;
   graph.notes.push_back(StrCat("gradients pass ", computed, " rounding", computed == 1 ? "" : "s",
                                " to small integers where the result is in range, as with PyTorch's "

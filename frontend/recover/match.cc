@@ -120,11 +120,6 @@ bool DependsOnParam(const Value* v) {
   return false;
 }
 
-const HostTensor* ConstantOf(const Value* v) {
-  Op* op = ProducedBy(v, "constant");
-  return op ? &op->attrs.Tensor("value") : nullptr;
-}
-
 std::optional<double> SplatOf(const Value* v) {
   while (v->producer != nullptr) {
     std::string_view op = v->producer->name();

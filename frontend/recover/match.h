@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ir/builder.h"
+#include "ir/constant.h"
 #include "ir/graph.h"
 
 namespace shardc::recover {
@@ -50,8 +51,6 @@ bool TrainsAllRows(const Op* lookup);
 bool MultipliesBy(const Op* op, const Value* v);
 bool IsParam(const Value* v);
 bool DependsOnParam(const Value* v);  // whether a param is among what v is computed from
-// The data of a `constant` op, else null.
-const HostTensor* ConstantOf(const Value* v);
 // The one value that all elements of a constant have; sees through broadcast_to, reshape, slice and
 // casts between float types.
 std::optional<double> SplatOf(const Value* v);

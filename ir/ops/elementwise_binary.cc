@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ir/builder.h"
+#include "ir/constant.h"
 #include "ir/ops/elementwise.h"
 #include "ir/ops/infer_util.h"
 
@@ -122,12 +123,10 @@ void RunBinary(const KernelCall& call) {
 // Small constant powers of floats by what computes them faster.
 Value* SimplifyPow(Builder& b, const Op& op) {
   Value *x = op.operands[0], *exponent = op.operands[1];
-  const Op* constant = exponent->producer;
-  if (!constant || constant->name() != "constant" || exponent->type.num_elements() != 1) {
-    return nullptr;
-  }
+  const HostTensor* constant = ConstantOf(exponent);
+  if (!constant || constant->num_elements() != 1) return nullptr;
   if (!IsFloat(op.out().dtype) || !op.in(0).SameTensor(op.out())) return nullptr;
-  const double e = constant->attrs.Tensor("value").AsDouble(0);
+  const double e = constant->AsDouble(0);
   if (e == 1) return x;
   if (e == 2) return b.Mul(x, x);
   if (e == 3) return b.Mul(x, b.Mul(x, x));
@@ -186,12 +185,11 @@ Value* Identity(Builder&, const Op&, Value* dy) { return dy; }
 Value* Where(Builder& b, Value* c, Value* x, Value* y) { return b.Make("where", {c, x, y}); }
 
 bool IsConstantWithoutZero(const Value* v) {
-  if (!v->producer || v->producer->name() != "constant") return false;
-  const HostTensor& t = v->producer->attrs.Tensor("value");
-  for (int64_t i = 0; i < t.num_elements(); ++i) {
-    if (t.AsDouble(i) == 0) return false;
+  const HostTensor* t = ConstantOf(v);
+  for (int64_t i = 0; t && i < t->num_elements(); ++i) {
+    if (t->AsDouble(i) == 0) return false;
   }
-  return true;
+  return t != nullptr;
 }
 
 // dy b a^(b-1), and 0 where b = 0 (also for a = 0).

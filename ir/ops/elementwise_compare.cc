@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "ir/builder.h"
+#include "ir/constant.h"
 #include "ir/ops/elementwise.h"
 #include "ir/ops/infer_util.h"
 
@@ -47,9 +48,8 @@ std::vector<TensorType> InferWhere(const InferArgs& args) {
 }
 
 bool IsZero(const Value* v) {
-  if (v->producer == nullptr || v->producer->name() != "constant") return false;
-  const HostTensor& value = v->producer->attrs.Tensor("value");
-  return value.num_elements() == 1 && value.AsDouble(0) == 0;
+  const HostTensor* value = ConstantOf(v);
+  return value != nullptr && value->num_elements() == 1 && value->AsDouble(0) == 0;
 }
 
 // Linear in both, and in one alone where the other is zero.
