@@ -1,6 +1,7 @@
 // What mixes the positions of a sequence and is no attention: a state space, linear attention that
 // decays, a gated convolution of each channel. It is cut by heads, or by channels, as attention is.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -14,19 +15,31 @@ namespace {
 
 constexpr size_t kMostValues = 20000;  // between the products: a scan is written out step by step
 
+using ValueDim = std::pair<const Value*, int>;
+
 // The ways back from a dim of a value to the linears that it has it from, by the sharding rules of
 // the ops: on each the heads, or channels, stay apart.
 class HeadsFinder {
  public:
-  explicit HeadsFinder(const LinearRoles& roles) : roles_(roles) {}
+  // `failed`: from where others found nothing, to which this one adds.
+  HeadsFinder(const LinearRoles& roles, std::set<ValueDim>& failed)
+      : roles_(roles), failed_(failed) {}
 
   // False where the dim comes from elsewhere, or is mixed, on some way.
   bool Find(const Value* v, int dim) {
+    at_ = {v, dim};
     Add(v, dim);
     while (!open_.empty()) {
-      const auto [from, at] = open_.back();
+      at_ = open_.back();
       open_.pop_back();
-      if (seen_.size() > kMostValues || !GoBack(from, at)) return false;
+      if (seen_.size() > kMostValues) return false;
+      if (failed_.contains(at_) || !GoBack(at_.first, at_.second)) {
+        failed_.insert(at_);
+        do {
+          at_ = seen_.at(at_);
+        } while (failed_.insert(at_).second);
+        return false;
+      }
     }
     return true;
   }
@@ -39,7 +52,7 @@ class HeadsFinder {
 
  private:
   void Add(const Value* v, int dim) {
-    if (seen_.emplace(v, dim).second) open_.emplace_back(v, dim);
+    if (seen_.try_emplace({v, dim}, at_).second) open_.emplace_back(v, dim);
   }
 
   bool GoBack(const Value* v, int dim) {
@@ -100,8 +113,10 @@ class HeadsFinder {
   static bool DependsOnMore(const Value* v) { return !IsParam(ArrangedFrom(v)) && !ConstantOf(v); }
 
   const LinearRoles& roles_;
-  std::set<std::pair<const Value*, int>> seen_;
-  std::vector<std::pair<const Value*, int>> open_;
+  std::set<ValueDim>& failed_;
+  std::map<ValueDim, ValueDim> seen_;  // by what it was reached
+  std::vector<ValueDim> open_;
+  ValueDim at_;
   std::set<const Linear*> found_;
   bool mixes_ = false, attends_ = false;
 };
@@ -109,20 +124,22 @@ class HeadsFinder {
 }  // namespace
 
 void SetRolesOfRates(LinearRoles& roles) {
+  std::set<ValueDim> failed;
   for (const Linear& out : roles.linears()) {
     if (LinearRoles::Of(out) != "ATTENTION_OUT") continue;
     const Value* v = out.matmul->operands[0];
-    HeadsFinder finder(roles);
+    HeadsFinder finder(roles, failed);
     if (!finder.Find(v, v->type.rank() - 1) || !finder.mixes() || finder.attends()) continue;
     for (const Linear* in : finder.found()) roles.Set(*in, "QKV");
   }
 }
 
 void SetMixerRoles(LinearRoles& roles) {
+  std::set<ValueDim> failed;
   for (const Linear& out : roles.linears()) {
     if (out.experts || !LinearRoles::Of(out).empty()) continue;
     const Value* v = out.matmul->operands[0];
-    HeadsFinder finder(roles);
+    HeadsFinder finder(roles, failed);
     if (!finder.Find(v, v->type.rank() - 1) || !finder.mixes()) continue;
     // Back to the width of the residual stream.
     const bool back = std::ranges::any_of(finder.found(), [&](const Linear* in) {

@@ -1,5 +1,6 @@
 // Roles of the weights around an attention.
 #include "tests/frontend/recover_testing.h"
+#include "tests/ir/cpu_time.h"
 
 namespace shardc::recover_testing {
 namespace {
@@ -289,6 +290,17 @@ TEST(Roles, OfAGateOfPositions) {
       {"in", "QKV"},   {"in.bias", "QKV"},   {"norm", "NORM"},        {"norm.bias", "NORM"},
       {"mix", "none"}, {"mix.bias", "none"}, {"out", "ATTENTION_OUT"}};
   EXPECT_EQ(RolesOf(g), expected);
+}
+
+// Of each product's operand the way back is the whole stream before it.
+TEST(Roles, OfALongResidualStream) {
+  TestGraph b;
+  Value *x = b.In("x", {2, 3, 8}), *w = b.P("w", {8, 8});
+  for (int i = 0; i < 20000; ++i) x = b.Add(x, b.Matmul(x, w));
+  b.Out(x);
+  const double start = testing::CpuSeconds();
+  RecoverPatterns(b.g);
+  EXPECT_LT(testing::CpuSeconds() - start, 10);
 }
 
 TEST(Roles, OfOneWeightBeforeAndBehindWhatMixesIsNone) {
