@@ -35,8 +35,7 @@ void TensorAdder::Add(const GraphProto& proto) {
   for (int i = 0; i < proto.initializer_size(); ++i) {
     const TensorProto& t = proto.initializer(i);
     if (!wanted.contains(t.name()) || params_.copies.contains(t.name())) continue;
-    auto raw = of_model ? model_.raw.find(i) : model_.raw.end();
-    const Bytes* bytes = raw == model_.raw.end() ? nullptr : &raw->second;
+    const Bytes* bytes = of_model ? model_.RawOf(i) : nullptr;
     conversion_.values[t.name()] =
         params_.Has(t.name()) ? AddParam(t, bytes) : AddConstant(t, bytes);
   }

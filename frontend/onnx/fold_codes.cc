@@ -136,9 +136,8 @@ class CodeFolder final : public GraphRewriter {
 
   void FindKinds() {
     for (int i = 0; i < graph_.initializer_size(); ++i) {
-      const auto raw = model_.raw.find(i);
       const TensorProto& t = graph_.initializer(i);
-      AddTensorOf(t.name(), t, raw == model_.raw.end() ? nullptr : &raw->second);
+      AddTensorOf(t.name(), t, model_.RawOf(i));
     }
     for (int i = 0; i < graph_.node_size(); ++i) {
       const NodeProto& node = graph_.node(i);

@@ -152,9 +152,7 @@ class Unfolder {
   }
 
   HostTensor Read(const Tensor& t) {
-    const auto raw = model_.raw.find(t.index);
-    return reader_.Read(model_.proto.graph().initializer(t.index),
-                        raw == model_.raw.end() ? nullptr : &raw->second);
+    return reader_.Read(model_.proto.graph().initializer(t.index), model_.RawOf(t.index));
   }
 
   // Of the tensors of this shape: others are not read.

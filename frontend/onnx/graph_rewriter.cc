@@ -48,8 +48,7 @@ void GraphRewriter::InGraph(GraphProto& graph) {
   Scope scope{scope_};
   for (int i = 0; i < graph.initializer_size(); ++i) {
     const TensorProto& t = graph.initializer(i);
-    const auto raw = scope_ == nullptr ? model_.raw.find(i) : model_.raw.end();
-    scope.Add(t.name(), t, raw == model_.raw.end() ? nullptr : &raw->second);
+    scope.Add(t.name(), t, scope_ == nullptr ? model_.RawOf(i) : nullptr);
   }
   for (const auto& output : graph.output()) scope.outputs.insert(output.name());
   Nodes nodes;

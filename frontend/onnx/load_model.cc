@@ -87,6 +87,11 @@ void CheckVersions(LoadedModel& model) {
 
 }  // namespace
 
+const Bytes* LoadedModel::RawOf(int initializer) const {
+  const auto found = raw.find(initializer);
+  return found == raw.end() ? nullptr : &found->second;
+}
+
 std::string NormalDomain(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
 
 LoadedModel LoadOnnx(const std::string& path) {

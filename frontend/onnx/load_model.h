@@ -16,6 +16,9 @@ struct LoadedModel {
   onnx::ModelProto proto;
   std::map<int, Bytes> raw;  // raw_data left in the mapped file, by index of the initializer
   std::map<std::string, int> opsets;  // by domain; the default domain is ""
+
+  // That of an initializer; null where it was not left there.
+  const Bytes* RawOf(int initializer) const;
 };
 
 // Throws Diagnostic E5001 (cannot be read), E1001 (empty, cut short, not ONNX), E1002 (opset),

@@ -47,8 +47,7 @@ class Separator {
     const std::optional<DType> held = HeldAs(t.data_type());
     const TensorType type = reader_.Type(t);
     if (!held || !IsFloat(*held) || type.num_elements() == 0) return false;
-    const auto raw = model_.raw.find(index);
-    const auto source = reader_.Source(t, raw == model_.raw.end() ? nullptr : &raw->second);
+    const auto source = reader_.Source(t, model_.RawOf(index));
     std::optional<double> value;
     it->second = HoldsOfPieces(type.shape, [&](const Shape& offset, const Shape& size) {
       const HostTensor piece = ReadPiece(*source, type.dtype, offset, size);
