@@ -6,10 +6,13 @@
 #include "frontend/onnx/load_model.h"
 
 namespace shardc::onnx_import {
+
+int64_t LargerDims(const onnx::TensorProto& t) {
+  return std::ranges::count_if(t.dims(), [](int64_t d) { return d > 1; });
+}
+
 bool MayBeWeight(const onnx::TensorProto& t) {
-  auto held = HeldAs(t.data_type());
-  return held && IsFloat(*held) &&
-         std::any_of(t.dims().begin(), t.dims().end(), [](int64_t d) { return d > 1; });
+  return IsFloatType(t.data_type()) && LargerDims(t) > 0;
 }
 
 const onnx::TensorProto* ConstantValue(const onnx::NodeProto& node) {

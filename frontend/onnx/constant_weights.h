@@ -3,8 +3,12 @@
 
 #include <onnx/onnx_pb.h>
 
+#include <cstdint>
+
 namespace shardc::onnx_import {
 
+// How many dims have more than one element: none of a number, one of a vector.
+int64_t LargerDims(const onnx::TensorProto& t);
 // A tensor of floats, several of them.
 bool MayBeWeight(const onnx::TensorProto& t);
 // What a Constant node holds, where that is a tensor; else null.

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "frontend/onnx/constant_weights.h"
 #include "frontend/onnx/initializers.h"
 #include "frontend/onnx/load_model.h"
 #include "frontend/onnx/scale_tables.h"
@@ -147,10 +148,8 @@ class Evidence {
  public:
   Evidence(const TensorProto& tensor, const Uses& uses, const std::function<TableKind()>& kind)
       : uses_(uses), kind_(kind), name_(tensor.name()), rank_(tensor.dims_size()) {
-    auto larger =
-        std::count_if(tensor.dims().begin(), tensor.dims().end(), [](int64_t d) { return d > 1; });
-    vector_ = larger <= 1;
-    dims_ = larger;
+    dims_ = LargerDims(tensor);
+    vector_ = dims_ <= 1;
     open_.push_back({tensor.name(), false, nullptr});
     while (!open_.empty() && !found_) {
       const Step step = open_.back();

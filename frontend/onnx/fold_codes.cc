@@ -31,14 +31,12 @@ enum class Of { kOthers, kWideIntegers, kCodes };
 bool IsWide(int type) { return type == TensorProto::INT32 || type == TensorProto::UINT32; }
 
 Of KindOf(const TensorProto& t) {
-  const Shape dims(t.dims().begin(), t.dims().end());
-  if (std::ranges::count_if(dims, [](int64_t d) { return d > 1; }) == 0) return Of::kOthers;
-  const auto bits = StoredBits(t.data_type());
-  if (IsWide(t.data_type())) return dims.size() > 1 ? Of::kWideIntegers : Of::kOthers;
-  const auto held = HeldAs(t.data_type());
-  const bool is_float = held && IsFloat(*held);
-  return bits && *bits <= 16 && !is_float && t.data_type() != TensorProto::BOOL ? Of::kCodes
-                                                                                : Of::kOthers;
+  const int type = t.data_type();
+  if (LargerDims(t) == 0) return Of::kOthers;
+  if (IsWide(type)) return t.dims_size() > 1 ? Of::kWideIntegers : Of::kOthers;
+  const auto bits = StoredBits(type);
+  const bool small = bits && *bits <= 16 && !IsFloatType(type) && type != TensorProto::BOOL;
+  return small ? Of::kCodes : Of::kOthers;
 }
 
 bool MovesElements(const NodeProto& node) {
@@ -75,11 +73,6 @@ bool Computes(const NodeProto& node) {
 bool LooksUp(const NodeProto& node) {
   return node.op_type().starts_with("Gather") && !InputOf(node, 0).empty() &&
          !InputOf(node, 1).empty();
-}
-
-template <typename Dims>
-bool IsMatrix(const Dims& dims) {
-  return std::ranges::count_if(dims, [](int64_t d) { return d > 1; }) > 1;
 }
 
 bool MayBeEvaluated(const NodeProto& node) {
@@ -172,7 +165,7 @@ class CodeFolder final : public GraphRewriter {
       table = made_by.input(0);
     }
     const auto tensor = tensors_.find(table);
-    return tensor == tensors_.end() || IsMatrix(tensor->second.tensor->dims());
+    return tensor == tensors_.end() || LargerDims(*tensor->second.tensor) > 1;
   }
 
   // Those that compute something else than moved elements, of which the model's inputs meet the
@@ -238,9 +231,12 @@ class CodeFolder final : public GraphRewriter {
       return;  // it is told where the node is converted with the others
     }
     const HostTensor* made = ConstantOf(conversion.values.at(value));
+    auto is_vector = [](const HostTensor& t) {
+      return std::ranges::count_if(t.shape(), [](int64_t d) { return d > 1; }) < 2;
+    };
     if (made == nullptr || !IsFloat(made->dtype()) || made->num_elements() < 2 ||
         (is_mask && most_floats > made->num_elements() / 2) || HoldsMask(*made) ||
-        (!IsMatrix(made->shape()) && ChooseFloats(nodes)))
+        (is_vector(*made) && ChooseFloats(nodes)))
       return;
     result.floats = std::make_shared<const HostTensor>(*made);
     results_.emplace(value, std::move(result));

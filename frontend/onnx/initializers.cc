@@ -147,6 +147,11 @@ std::optional<DType> HeldAs(int onnx_type) {
   }
 }
 
+bool IsFloatType(int onnx_type) {
+  const auto held = HeldAs(onnx_type);
+  return held && IsFloat(*held);
+}
+
 int OnnxTypeOf(DType floats) {
   for (const int type : {TensorProto::FLOAT, TensorProto::DOUBLE, TensorProto::FLOAT16}) {
     if (HeldAs(type) == floats) return type;

@@ -17,6 +17,7 @@ namespace shardc::onnx_import {
 // The type that holds the elements of an ONNX type, or null: integers below 32 bits are held as
 // i32, u32 and u64 as i64.
 std::optional<DType> HeldAs(int onnx_type);
+bool IsFloatType(int onnx_type);  // whether that is a type of floats
 // The ONNX type of floats that are held so.
 int OnnxTypeOf(DType floats);
 // "float", "uint8", "type 99".

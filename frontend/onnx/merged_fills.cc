@@ -44,9 +44,8 @@ class Separator {
     if (!is_new) return it->second;
     const int index = index_.at(name);
     const TensorProto& t = graph_.initializer(index);
-    const std::optional<DType> held = HeldAs(t.data_type());
     const TensorType type = reader_.Type(t);
-    if (!held || !IsFloat(*held) || type.num_elements() == 0) return false;
+    if (!IsFloat(type.dtype) || type.num_elements() == 0) return false;
     const auto source = reader_.Source(t, model_.RawOf(index));
     std::optional<double> value;
     it->second = HoldsOfPieces(type.shape, [&](const Shape& offset, const Shape& size) {

@@ -28,12 +28,6 @@ bool IsConstantOfFx(const std::string& name) {
          name.find_first_not_of("0123456789", kPrefix.size()) == name.npos;
 }
 
-bool IsCandidate(const TensorProto& t) {
-  auto held = HeldAs(t.data_type());
-  int64_t larger = std::count_if(t.dims().begin(), t.dims().end(), [](int64_t d) { return d > 1; });
-  return held && IsFloat(*held) && larger > 0;
-}
-
 class Finder {
  public:
   Finder(const LoadedModel& model, const ModuleNames& names, TensorReader& reader)
@@ -50,7 +44,7 @@ class Finder {
   Parameters Run() {
     std::set<std::string> candidates;
     for (const TensorProto* t : uses_.initializers()) {
-      if (IsCandidate(*t)) candidates.insert(t->name());
+      if (MayBeWeight(*t)) candidates.insert(t->name());
     }
     uses_.FlowFrom(model_.proto.graph(), candidates);
     Parameters found;
@@ -112,8 +106,7 @@ class Finder {
     std::map<std::string, int64_t> ranks, larger;  // dims; those of more than one element
     for (const TensorProto* t : uses_.initializers()) {
       ranks[t->name()] = t->dims_size();
-      larger[t->name()] =
-          std::count_if(t->dims().begin(), t->dims().end(), [](int64_t d) { return d > 1; });
+      larger[t->name()] = LargerDims(*t);
     }
     for (const std::string& name : params) {
       auto folded = names_.folded_from.find(name);
@@ -302,8 +295,7 @@ class Finder {
   }
 
   bool IsParameter(const TensorProto& t) {
-    auto held = HeldAs(t.data_type());
-    if (!held || !IsFloat(*held) || reader_.Type(t).num_elements() == 0) return false;
+    if (!IsFloatType(t.data_type()) || reader_.Type(t).num_elements() == 0) return false;
     if (names_.is_parameter.contains(t.name())) return true;
     if (names_.is_buffer.contains(t.name())) return false;
     if (names_.folded_from.contains(t.name()) && !names_.parameters.empty()) {
@@ -314,7 +306,7 @@ class Finder {
     if (reader_.Type(t).num_elements() == 1 &&
         (IsWeightOfOneOutput(t.name(), uses_) || IsScaleOfModule(t)))
       return true;
-    if (!IsCandidate(t)) return false;
+    if (!MayBeWeight(t)) return false;
     return IsTrained(t, uses_, [&] { return KindOf(t); });
   }
 
@@ -364,9 +356,7 @@ class Finder {
   bool HoldsCodes(const TensorProto& t) const {
     const auto bits = StoredBits(t.data_type());
     const auto held = HeldAs(t.data_type());
-    if (!bits || *bits > 8 || held != DType::kI32 ||
-        std::ranges::count_if(t.dims(), [](int64_t d) { return d > 1; }) < 2)
-      return false;
+    if (!bits || *bits > 8 || held != DType::kI32 || LargerDims(t) < 2) return false;
     const bool is_zero_point = std::ranges::all_of(uses_.Of(t.name()), [](const Use& use) {
       return use.node == nullptr ||
              (use.node->op_type().ends_with("uantizeLinear") && use.input > 0);
@@ -383,9 +373,7 @@ class Finder {
   void FindConstantMatrices(Parameters& found) const {
     for (const NodeProto* node : uses_.nodes()) {
       const TensorProto* value = ConstantValue(*node);
-      if (value == nullptr || !MayBeWeight(*value) ||
-          std::ranges::count_if(value->dims(), [](int64_t d) { return d > 1; }) < 2)
-        continue;
+      if (value == nullptr || !MayBeWeight(*value) || LargerDims(*value) < 2) continue;
       const std::vector<Use>& uses = uses_.Of(node->output(0));
       const bool is_matrix = std::ranges::any_of(uses, [](const Use& use) {
         return use.node != nullptr && use.input < 2 &&
@@ -408,8 +396,7 @@ class Finder {
   // constants as Constant nodes, as initializers its tensors ("h.0.scale", "logit_scale") and what
   // it folded of them ("onnx::Mul_7").
   bool MayBeTrainedNumber(const TensorProto& t) {
-    auto held = HeldAs(t.data_type());
-    if (!names_.parameters.empty() || !held || !IsFloat(*held)) return false;
+    if (!names_.parameters.empty() || !IsFloatType(t.data_type())) return false;
     if (model_.proto.producer_name() == "pytorch") {
       if (t.name().starts_with('/') || reader_.Type(t).num_elements() != 1) return false;
       return IsTrained(t, uses_, [&] { return KindOf(t); });

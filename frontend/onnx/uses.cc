@@ -81,9 +81,8 @@ void Uses::FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& 
     if (initializers.contains(input.name())) continue;
     data_.insert(input.name());
     const auto& type = input.type().tensor_type();
-    auto held = HeldAs(type.elem_type());
     const bool number = type.has_shape() && type.shape().dim().empty();
-    if (held && IsFloat(*held)) (number ? of_numbers_ : weighted_).insert(input.name());
+    if (IsFloatType(type.elem_type())) (number ? of_numbers_ : weighted_).insert(input.name());
   }
   for (const auto* node : nodes_) {
     if (node->op_type() == "Shape" || node->op_type() == "Size") continue;
