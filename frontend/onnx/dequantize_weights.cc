@@ -66,13 +66,6 @@ bool HasCodes(const onnx::GraphProto& graph) {
   });
 }
 
-float FloatOr(const NodeProto& node, std::string_view name, float otherwise) {
-  for (const auto& attr : node.attribute()) {
-    if (attr.name() == name) return attr.f();
-  }
-  return otherwise;
-}
-
 class Dequantizer final : public GraphRewriter {
  public:
   Dequantizer(LoadedModel& model, TensorReader& reader) : GraphRewriter(model), reader_(reader) {}

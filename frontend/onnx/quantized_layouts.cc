@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "frontend/onnx/uses.h"
 #include "ir/row_major.h"
 
 namespace shardc::onnx_import {
@@ -68,13 +69,6 @@ int UnsignedType(int64_t bits) {
 }
 
 }  // namespace
-
-int64_t IntOr(const NodeProto& node, std::string_view name, int64_t otherwise) {
-  for (const auto& attr : node.attribute()) {
-    if (attr.name() == name) return attr.i();
-  }
-  return otherwise;
-}
 
 Layout LinearLayout(TensorReader& reader, const QuantizedParts& parts, int64_t axis, int64_t block,
                     int onnx_type) {

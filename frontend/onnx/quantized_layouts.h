@@ -4,7 +4,6 @@
 #include <onnx/onnx_pb.h>
 
 #include <memory>
-#include <string_view>
 
 #include "frontend/onnx/graph_rewriter.h"
 #include "frontend/onnx/initializers.h"
@@ -18,9 +17,6 @@ struct QuantizedParts {
   const Stored* scales;
   const Stored* zeros;
 };
-
-// An attribute of the node; `otherwise` without it.
-int64_t IntOr(const onnx::NodeProto& node, std::string_view name, int64_t otherwise);
 
 using Layout = std::shared_ptr<const QuantizedTensor>;
 

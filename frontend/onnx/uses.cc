@@ -1,5 +1,7 @@
 #include "frontend/onnx/uses.h"
 
+#include <algorithm>
+
 #include "frontend/onnx/initializers.h"
 
 namespace shardc::onnx_import {
@@ -14,6 +16,11 @@ void AddReads(const onnx::NodeProto& node, std::vector<std::string>& reads) {
     for (const auto& inner : attr.g().node()) AddReads(inner, reads);
     for (const auto& output : attr.g().output()) reads.push_back(output.name());
   }
+}
+
+const onnx::AttributeProto* Find(const onnx::NodeProto& node, std::string_view name) {
+  const auto found = std::ranges::find(node.attribute(), name, &onnx::AttributeProto::name);
+  return found == node.attribute().end() ? nullptr : &*found;
 }
 
 }  // namespace
@@ -105,6 +112,16 @@ void Uses::FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& 
       if (of_numbers) of_numbers_.insert(name);
     }
   }
+}
+
+int64_t IntOr(const onnx::NodeProto& node, std::string_view name, int64_t otherwise) {
+  const onnx::AttributeProto* attr = Find(node, name);
+  return attr == nullptr ? otherwise : attr->i();
+}
+
+float FloatOr(const onnx::NodeProto& node, std::string_view name, float otherwise) {
+  const onnx::AttributeProto* attr = Find(node, name);
+  return attr == nullptr ? otherwise : attr->f();
 }
 
 const std::string& InputOf(const onnx::NodeProto& node, int i) {

@@ -3,9 +3,11 @@
 
 #include <onnx/onnx_pb.h>
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace shardc::onnx_import {
@@ -19,6 +21,10 @@ struct Use {
 // The names of a node's input i and of its first output; empty where a file's node has none.
 const std::string& InputOf(const onnx::NodeProto& node, int i);
 const std::string& OutputOf(const onnx::NodeProto& node);
+
+// An attribute of the node; `otherwise` without it.
+int64_t IntOr(const onnx::NodeProto& node, std::string_view name, int64_t otherwise);
+float FloatOr(const onnx::NodeProto& node, std::string_view name, float otherwise);
 
 class Uses {
  public:

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <string_view>
 
 #include "frontend/onnx/initializers.h"
+#include "frontend/onnx/uses.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -13,21 +13,14 @@ namespace {
 using onnx::NodeProto;
 using onnx::TensorProto;
 
-int64_t AttributeOr(const NodeProto& node, std::string_view name, int64_t otherwise) {
-  for (const auto& attr : node.attribute()) {
-    if (attr.name() == name) return attr.i();
-  }
-  return otherwise;
-}
-
 // How many elements a bias beside the weight has.
 std::optional<int64_t> BiasSize(const NodeProto& node, const TensorProto& weight) {
   if (node.op_type() == "Gemm" && weight.dims_size() == 2) {
-    return weight.dims(AttributeOr(node, "transB", 0) != 0 ? 0 : 1);
+    return weight.dims(IntOr(node, "transB", 0) != 0 ? 0 : 1);
   }
   if (node.op_type() == "Conv" && weight.dims_size() > 2) return weight.dims(0);
   if (node.op_type() == "ConvTranspose" && weight.dims_size() > 2) {
-    return weight.dims(1) * AttributeOr(node, "group", 1);
+    return weight.dims(1) * IntOr(node, "group", 1);
   }
   return std::nullopt;
 }
