@@ -31,15 +31,6 @@ bool Is(const NodeProto* node, std::string_view op) {
   return node != nullptr && node->op_type() == op;
 }
 
-// Whether the op only moves elements of its first input, in any opset.
-bool Moves(const NodeProto& node) {
-  static const std::set<std::string_view> kMoving = {"Expand",   "Flatten",   "Gather",
-                                                     "Identity", "Reshape",   "Slice",
-                                                     "Squeeze",  "Transpose", "Unsqueeze"};
-  return NormalDomain(node.domain()).empty() && kMoving.contains(node.op_type()) &&
-         node.output_size() == 1;
-}
-
 // "w" of "w_quantized", "w_Q4", "w_DQ_Q4", "w_Bnb4"; else empty.
 std::string BeforeQuantizing(const std::string& name) {
   const size_t last = name.rfind('_');
@@ -162,7 +153,7 @@ class Dequantizer final : public GraphRewriter {
     const NodeProto* maker = MakerOf(linear.codes);
     if (moves > 0 && (Is(maker, "QuantizeLinear") || Is(maker, "DynamicQuantizeLinear")))
       return EmitDequantize(linear, like, as);
-    if (maker == nullptr || !Moves(*maker) || moves == kMaxMoves || linear.block != 0 ||
+    if (maker == nullptr || !MovesElements(*maker) || moves == kMaxMoves || linear.block != 0 ||
         !IsOneNumber(linear.scale) || !(linear.zero.empty() || IsOneNumber(linear.zero))) {
       return "";
     }
@@ -341,7 +332,7 @@ class Dequantizer final : public GraphRewriter {
   // By what activations were quantized; empty: by nothing that is known.
   std::string ScaleOf(const std::string& codes) const {
     const NodeProto* maker = MakerOf(codes);
-    for (int moves = 0; maker != nullptr && Moves(*maker) && moves < kMaxMoves; ++moves) {
+    for (int moves = 0; maker != nullptr && MovesElements(*maker) && moves < kMaxMoves; ++moves) {
       maker = MakerOf(InputOf(*maker, 0));
     }
     if (Is(maker, "QuantizeLinear")) return InputOf(*maker, 1);

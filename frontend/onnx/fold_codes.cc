@@ -39,11 +39,8 @@ Of KindOf(const TensorProto& t) {
   return small ? Of::kCodes : Of::kOthers;
 }
 
-bool MovesElements(const NodeProto& node) {
-  static const std::set<std::string_view> kOps = {"Concat",   "Expand",    "Flatten",  "Gather",
-                                                  "Identity", "Reshape",   "Slice",    "Squeeze",
-                                                  "Split",    "Transpose", "Unsqueeze"};
-  return kOps.contains(node.op_type());
+bool Moves(const NodeProto& node) {
+  return MovesElements(node) || node.op_type() == "Concat" || node.op_type() == "Split";
 }
 
 // Element by element, or shapes for that. What sums products (adapters that are added to a weight,
@@ -76,8 +73,7 @@ bool LooksUp(const NodeProto& node) {
 }
 
 bool MayBeEvaluated(const NodeProto& node) {
-  return node.output_size() == 1 && !node.output(0).empty() &&
-         (Computes(node) || MovesElements(node));
+  return node.output_size() == 1 && !node.output(0).empty() && (Computes(node) || Moves(node));
 }
 
 // Up to three of them.
@@ -179,7 +175,7 @@ class CodeFolder final : public GraphRewriter {
       const std::string& made = OutputOf(node);
       const auto maker = makers_.find(made);
       const bool is_known = maker != makers_.end() && maker->second == i;
-      if (!is_known || (MovesElements(node) && met.contains(made))) {
+      if (!is_known || (Moves(node) && met.contains(made))) {
         for (std::string& name : ReadBy(node)) met.insert(std::move(name));
       } else if (met.contains(made) && kinds_.at(made) == Of::kCodes) {
         last.push_back(i);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "frontend/onnx/initializers.h"
+#include "frontend/onnx/load_model.h"
 
 namespace shardc::onnx_import {
 namespace {
@@ -112,6 +113,14 @@ void Uses::FlowFrom(const onnx::GraphProto& graph, const std::set<std::string>& 
       if (of_numbers) of_numbers_.insert(name);
     }
   }
+}
+
+bool MovesElements(const onnx::NodeProto& node) {
+  static const std::set<std::string_view> kOps = {"Expand",   "Flatten",   "Gather",
+                                                  "Identity", "Reshape",   "Slice",
+                                                  "Squeeze",  "Transpose", "Unsqueeze"};
+  return NormalDomain(node.domain()).empty() && kOps.contains(node.op_type()) &&
+         node.output_size() == 1;
 }
 
 int64_t IntOr(const onnx::NodeProto& node, std::string_view name, int64_t otherwise) {

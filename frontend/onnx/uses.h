@@ -22,6 +22,8 @@ struct Use {
 const std::string& InputOf(const onnx::NodeProto& node, int i);
 const std::string& OutputOf(const onnx::NodeProto& node);
 
+// Whether the node only moves elements of its first input, in any opset.
+bool MovesElements(const onnx::NodeProto& node);
 // An attribute of the node; `otherwise` without it.
 int64_t IntOr(const onnx::NodeProto& node, std::string_view name, int64_t otherwise);
 float FloatOr(const onnx::NodeProto& node, std::string_view name, float otherwise);
