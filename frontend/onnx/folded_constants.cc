@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <set>
 #include <string_view>
@@ -11,6 +10,7 @@
 
 #include "frontend/onnx/constant_weights.h"
 #include "frontend/onnx/names.h"
+#include "frontend/onnx/origins.h"
 #include "frontend/onnx/uses.h"
 #include "ir/contains.h"
 
@@ -22,25 +22,13 @@ using onnx::NodeProto;
 using onnx::TensorProto;
 using Nodes = google::protobuf::RepeatedPtrField<NodeProto>;
 
-Shape Squeezed(Shape shape) {
+Shape WithoutOnes(Shape shape) {
   std::erase(shape, 1);
   return shape;
 }
 
-HostTensor Turned(const HostTensor& t, Shape shape) {
-  const int64_t size = DTypeSize(t.dtype()), columns = shape.back(), rows = shape.rbegin()[1];
-  std::swap(shape.back(), shape.rbegin()[1]);
-  HostTensor turned(t.dtype(), shape);
-  for (int64_t i = 0; i < t.num_elements(); ++i) {
-    const int64_t matrix = i / (rows * columns), row = i / columns % rows, column = i % columns;
-    std::memcpy(turned.raw() + ((matrix * columns + column) * rows + row) * size,
-                t.raw() + i * size, size);
-  }
-  return turned;
-}
-
 HostTensor PlusOne(HostTensor t) {
-  for (int64_t i = 0; i < t.num_elements(); ++i) t.SetDouble(i, t.AsDouble(i) + 1);
+  Apply(kPlusOne, t);
   return t;
 }
 
@@ -52,10 +40,6 @@ bool IsTelling(const HostTensor& t) {
     if (!std::isnan(value) && !Contains(values, value)) values.push_back(value);
   }
   return values.size() == 3;
-}
-
-bool SameBits(const HostTensor& a, const HostTensor& b) {
-  return a.bytes() == b.bytes() && std::equal(a.raw(), a.raw() + a.bytes(), b.raw());
 }
 
 // Its type, its dims, and how it begins.
@@ -146,7 +130,7 @@ class Unfolder {
       if (!MayBeWeight(t)) continue;
       const Shape shape = reader_.Type(t).shape;
       const bool unread = uses.Of(t.name()).empty() && !uses.IsOutput(t.name());
-      tensors_.push_back({i, shape, Squeezed(shape), unread});
+      tensors_.push_back({i, shape, WithoutOnes(shape), unread});
     }
     std::ranges::stable_partition(tensors_, [](const Tensor& t) { return t.unread; });
   }
@@ -169,7 +153,7 @@ class Unfolder {
   bool Unfold(const NodeProto& node, const TensorProto& value) {
     const HostTensor data = reader_.Read(value, nullptr);
     if (!IsTelling(data)) return false;
-    const Shape squeezed = Squeezed(data.shape());
+    const Shape squeezed = WithoutOnes(data.shape());
     auto find = [&](const ByKey& keys, const HostTensor& made, const Shape& shape,
                     auto make) -> const Tensor* {
       FindKeys(shape);
@@ -187,7 +171,7 @@ class Unfolder {
     auto same = [](HostTensor t) { return t; };
     const std::string& to = node.output(0);
     if (squeezed.size() > 1) {
-      const HostTensor turned = Turned(data, squeezed);
+      const HostTensor turned = Turned(data.Reshaped(squeezed));
       if (const Tensor* t = find(as_is_, turned, turned.shape(), same)) {
         MakeTurned(*t, data.shape(), to);
         return true;
@@ -303,7 +287,7 @@ class Unfolder {
       Reshape(from, t.squeezed, to + "/squeezed");
       from = to + "/squeezed";
     }
-    const bool reshaped = shape != Squeezed(shape);
+    const bool reshaped = shape != WithoutOnes(shape);
     const std::string turned = reshaped ? to + "/turned" : to;
     AttributeProto& perm =
         AddAttribute(Add("Transpose", {from}, turned), "perm", AttributeProto::INTS);
