@@ -46,15 +46,8 @@ const HostTensor* Evaluate(const Value* v, int depth, Evaluated& evaluated) {
   return &evaluated.emplace(v, std::move(data)).first->second;
 }
 
-std::optional<HostTensor> Evaluate(const Value* v) {
-  constexpr int kDepth = 16;
-  Evaluated evaluated;
-  const HostTensor* data = Evaluate(v, kDepth, evaluated);
-  return data ? std::optional(*data) : std::nullopt;
-}
-
 // Exporters fold the batch into masks: leading dims along which nothing changes become 1.
-HostTensor Compact(HostTensor data) {
+HostTensor Compact(const HostTensor& data) {
   Shape shape = data.shape();
   int64_t bytes = data.bytes();
   for (int64_t& dim : shape) {
@@ -178,6 +171,12 @@ class MaskRecovery {
   }
 
  private:
+  // What it is, but for a broadcast, where that follows from constants alone; else null.
+  const HostTensor* Known(Value* v) {
+    constexpr int kDepth = 16;
+    return Evaluate(WithoutBroadcast(v), kDepth, evaluated_);
+  }
+
   // Sorts the steps into constant and computed conditions. `plain_` stays true while every step
   // only decides which keys are seen. False: a shape does not fit.
   bool Collect(const std::vector<MaskStep>& steps) {
@@ -226,39 +225,39 @@ class MaskRecovery {
     value = WithoutBroadcast(value);
     if (Op* inverse = ProducedBy(value, "not")) return AddTerm(inverse->operands[0], !negated);
     // Both parts of a conjunction, so that a triangle within it is found.
-    if (Op* both = ProducedBy(value, "and"); both && !negated && !Evaluate(value)) {
+    if (Op* both = ProducedBy(value, "and"); both && !negated && !Known(value)) {
       AddTerm(both->operands[0], false);
       return AddTerm(both->operands[1], false);
     }
-    std::optional<HostTensor> data = Evaluate(value);
-    if (!data) return computed_.push_back({value, negated});
-    data = Compact(*std::move(data));
+    const HostTensor* known = Known(value);
+    if (!known) return computed_.push_back({value, negated});
+    const HostTensor data = Compact(*known);
     std::vector<char> bits;
-    for (int64_t i = 0; i < data->num_elements(); ++i) {
-      bits.push_back((data->AsDouble(i) != 0) != negated);
+    for (int64_t i = 0; i < data.num_elements(); ++i) {
+      bits.push_back((data.AsDouble(i) != 0) != negated);
     }
-    keep_.And(data->shape(), bits);
-    visible_.And(data->shape(), bits);
-    near_.And(data->shape(), bits);
+    keep_.And(data.shape(), bits);
+    visible_.And(data.shape(), bits);
+    near_.And(data.shape(), bits);
     has_constant_ = true;
   }
 
   void AddBias(Value* value, double after) {
     value = WithoutBroadcast(value);
-    if (std::optional<HostTensor> data = Evaluate(value)) {
-      data = Compact(*std::move(data));
+    if (const HostTensor* known = Known(value)) {
+      const HostTensor data = Compact(*known);
       std::vector<char> zero, visible, near;
-      for (int64_t i = 0; i < data->num_elements(); ++i) {
-        double v = data->AsDouble(i) * after;
+      for (int64_t i = 0; i < data.num_elements(); ++i) {
+        double v = data.AsDouble(i) * after;
         zero.push_back(v == 0);
         visible.push_back(v > kAbsorbing);
         near.push_back(v > kNever / 2);
         raises_ |= v >= -kAbsorbing;
         if (v != 0) AddFill(v);
       }
-      keep_.And(data->shape(), zero);
-      visible_.And(data->shape(), visible);
-      near_.And(data->shape(), near);
+      keep_.And(data.shape(), zero);
+      visible_.And(data.shape(), visible);
+      near_.And(data.shape(), near);
       has_constant_ = true;
       return;
     }
@@ -293,15 +292,14 @@ class MaskRecovery {
     const size_t floored = static_cast<size_t>(steps.rend() - last_floor);  // steps up to it
     auto safe = [&](const MaskStep& step) {
       bool below_floor = static_cast<size_t>(&step - steps.data()) < floored;
-      return nan_guard_ || below_floor || (rows_see && Evaluate(WithoutBroadcast(step.value)));
+      return nan_guard_ || below_floor || (rows_see && Known(step.value));
     };
-    const bool adds_computed = std::any_of(steps.begin(), steps.end(), [](const MaskStep& step) {
-      return step.kind == MaskStep::kAdd && !Evaluate(WithoutBroadcast(step.value));
-    });
-    const bool adds_infinite = std::any_of(steps.begin(), steps.end(), [](const MaskStep& step) {
-      return step.kind == MaskStep::kAdd && !Evaluate(WithoutBroadcast(step.value)) &&
-             MayBeInfinite(step.value);
-    });
+    bool adds_computed = false, adds_infinite = false;
+    for (const MaskStep& step : steps) {
+      if (step.kind != MaskStep::kAdd || Known(step.value)) continue;
+      adds_computed = true;
+      adds_infinite |= MayBeInfinite(step.value);
+    }
     Value* mask = nullptr;
     for (size_t i = 0; i < steps.size(); ++i) {
       const MaskStep& step = steps[i];
@@ -327,8 +325,7 @@ class MaskRecovery {
           if (sink_) {
             number = -kInfinity;
           } else if (!OnlyReplaces(steps)) {
-            const bool near = near_.EveryRowSees(scores_[2], scores_[3]) &&
-                              Evaluate(WithoutBroadcast(step.value)) &&
+            const bool near = near_.EveryRowSees(scores_[2], scores_[3]) && Known(step.value) &&
                               (number == kLowestHalf ? !adds_infinite : !adds_computed);
             if (!near) return nullptr;
             number = -kInfinity;
@@ -348,15 +345,16 @@ class MaskRecovery {
   }
 
   // Whether a row sees a key unless all its scores are replaced: what is added hides none.
-  bool OnlyReplaces(const std::vector<MaskStep>& steps) const {
+  bool OnlyReplaces(const std::vector<MaskStep>& steps) {
     for (size_t i = 0; i < steps.size(); ++i) {
       if (steps[i].kind == MaskStep::kFloor) return false;
       if (steps[i].kind != MaskStep::kAdd) continue;
-      std::optional<HostTensor> data = Evaluate(WithoutBroadcast(steps[i].value));
-      for (int64_t k = 0; data && k < data->num_elements(); ++k) {
-        if (std::fabs(data->AsDouble(k) * ScaleAfter(steps, i)) > -kNever / 4) data.reset();
-      }
+      const HostTensor* data = Known(steps[i].value);
       if (!data) return false;
+      const double after = ScaleAfter(steps, i);
+      for (int64_t k = 0; k < data->num_elements(); ++k) {
+        if (std::fabs(data->AsDouble(k) * after) > -kNever / 4) return false;
+      }
     }
     return true;
   }
@@ -458,6 +456,7 @@ class MaskRecovery {
   Keep visible_;                 // where the constants add nothing infinite, or nearly so
   Keep near_;                    // where they leave a score far above a fill that is never seen
   std::vector<Condition> computed_;
+  Evaluated evaluated_;
 };
 
 }  // namespace

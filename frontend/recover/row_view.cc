@@ -6,15 +6,11 @@
 
 #include "frontend/recover/match.h"
 #include "ir/op_def.h"
+#include "ir/row_major.h"
 
 namespace shardc::recover {
 namespace {
 
-Ints Unflatten(int64_t at, const Shape& dims) {
-  Ints index(dims.size());
-  for (size_t d = dims.size(); d-- > 0; at /= dims[d]) index[d] = at % dims[d];
-  return index;
-}
 int64_t Flatten(const Ints& index, const Shape& dims) {
   int64_t at = 0;
   for (size_t d = 0; d < dims.size(); ++d) at = at * dims[d] + index[d];
@@ -26,7 +22,7 @@ template <typename Fn>
 RowView Mapped(const RowView& view, Value* operand, int trailing, Fn fn) {
   RowView out{operand, trailing, {}};
   const Shape from = view.Row(), to = out.Row();
-  for (int64_t at : view.at) out.at.push_back(Flatten(fn(Unflatten(at, from)), to));
+  for (int64_t at : view.at) out.at.push_back(Flatten(fn(PlaceOf(at, from)), to));
   return out;
 }
 
@@ -91,7 +87,7 @@ std::optional<Run> FirstRun(const RowView& view) {
   for (Value* operand : op->operands) {
     const int64_t end = begin + *(operand->type.shape.end() - view.trailing + axis);
     const auto other = std::find_if(view.at.begin(), view.at.end(), [&](int64_t at) {
-      const int64_t i = Unflatten(at, row)[dim];
+      const int64_t i = PlaceOf(at, row)[dim];
       return i < begin || end <= i;
     });
     const auto count = static_cast<size_t>(other - view.at.begin());
