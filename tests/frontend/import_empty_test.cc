@@ -167,12 +167,8 @@ TEST_F(ImportEmpty, WeightsThatAreConstantNodes) {
   for (bool alone : {true, false}) {
     Model m;
     m.Input("x", {"2", "2"});
-    auto* value = m.Node("Constant", {}, {"w"}).add_attribute();
-    value->set_name("value");
-    value->set_type(onnx::AttributeProto::TENSOR);
-    m.Floats("w2", {2, 2}, {1, 2, 3, 4});
-    value->mutable_t()->CopyFrom(m.graph.initializer(0));
-    if (alone) m.graph.clear_initializer();
+    m.ConstantFloats("w", {2, 2}, {1, 2, 3, 4});
+    if (!alone) m.Floats("w2", {2, 2}, {1, 2, 3, 4});
     m.Node("MatMul", {"x", "w"}, {"h"});
     m.Node("MatMul", {"h", alone ? "w" : "w2"}, {"y"});
     m.Output("y");

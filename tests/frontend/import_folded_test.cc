@@ -12,16 +12,6 @@ using ::testing::UnorderedElementsAre;
 
 class FoldedConstants : public ImportTest {};
 
-void AddConstant(Model& m, const std::string& name, const std::vector<int64_t>& dims,
-                 const std::vector<float>& values) {
-  auto* value = m.Node("Constant", {}, {name}).add_attribute();
-  value->set_name("value");
-  value->set_type(onnx::AttributeProto::TENSOR);
-  value->mutable_t()->set_data_type(onnx::TensorProto::FLOAT);
-  for (int64_t dim : dims) value->mutable_t()->add_dims(dim);
-  for (float v : values) value->mutable_t()->add_float_data(v);
-}
-
 // dynamo_export of PyTorch 2.4 and 2.5 folds what functions compute of the weights alone, and keeps
 // the weights, which nothing reads then.
 TEST_F(FoldedConstants, ConstantsFoldedFromTensorsOfTheFileAreMadeOfThemAgain) {
@@ -32,12 +22,12 @@ TEST_F(FoldedConstants, ConstantsFoldedFromTensorsOfTheFileAreMadeOfThemAgain) {
   m.Floats("norm.weight", {3}, {.1f, .2f, .3f});
   m.Floats("bias.weight", {3, 3}, {1, 2, 4, 3, 5, 7, 6, 8, 9});
   m.Floats("rotary.cos", {4, 3}, {.1f, .2f, .3f, .4f, .5f, .6f, .7f, .8f, .9f, 0, .01f, .02f});
-  AddConstant(m, "fc_t", {2, 3}, {1, 3, 5, 2, 4, 6});
-  AddConstant(m, "positions", {1, 2, 3}, {7, 8, 9, 10, 11, 12});
-  AddConstant(m, "scale", {3}, {.1f + 1, .2f + 1, .3f + 1});
-  AddConstant(m, "cos", {2, 3}, {.1f, .2f, .3f, .4f, .5f, .6f});
-  AddConstant(m, "other", {2, 3}, {1, 3, 5, 2, 4, 7});
-  AddConstant(m, "head_t", {3, 2}, {1, 3, 5, 2, 4, 7});
+  m.ConstantFloats("fc_t", {2, 3}, {1, 3, 5, 2, 4, 6});
+  m.ConstantFloats("positions", {1, 2, 3}, {7, 8, 9, 10, 11, 12});
+  m.ConstantFloats("scale", {3}, {.1f + 1, .2f + 1, .3f + 1});
+  m.ConstantFloats("cos", {2, 3}, {.1f, .2f, .3f, .4f, .5f, .6f});
+  m.ConstantFloats("other", {2, 3}, {1, 3, 5, 2, 4, 7});
+  m.ConstantFloats("head_t", {3, 2}, {1, 3, 5, 2, 4, 7});
   m.Node("MatMul", {"x", "fc_t"}, {"a"});
   m.Node("Add", {"a", "positions"}, {"b"});
   m.Node("Mul", {"b", "scale"}, {"c"});
@@ -64,9 +54,9 @@ TEST_F(FoldedConstants, ConstantsFoldedFromEqualLayersAreOfTheirOwn) {
     for (const char* name : {"l.0.fc.weight", "l.1.fc.weight"}) {
       m.Floats(name, {2, 2}, {1, 2, 3, 4});
     }
-    AddConstant(m, "t0", {2, 2}, {1, 3, 2, 4});
+    m.ConstantFloats("t0", {2, 2}, {1, 3, 2, 4});
     m.proto.mutable_graph()->mutable_node()->rbegin()->set_name(StrCat(module, "Constant_0"));
-    AddConstant(m, "t1", {2, 2}, {1, 3, 2, 4});
+    m.ConstantFloats("t1", {2, 2}, {1, 3, 2, 4});
     m.Node("MatMul", {"x", "t0"}, {"a"});
     m.Node("Tanh", {"a"}, {"b"});
     m.Node("MatMul", {"b", "t1"}, {"y"});
@@ -91,7 +81,7 @@ TEST_F(FoldedConstants, ConstantsWithoutNumbersAreOfNoTensor) {
   Model m;
   m.Input("x", {"2", "3"});
   m.Floats("fc.bias", {3}, {nan, nan, nan});
-  AddConstant(m, "c", {3}, {nan, nan, nan});
+  m.ConstantFloats("c", {3}, {nan, nan, nan});
   m.Node("Add", {"x", "c"}, {"y"});
   m.Output("y");
   EXPECT_THAT(ParamNames(Import(m.proto)), ::testing::Not(::testing::Contains("fc.bias")));
@@ -101,7 +91,7 @@ TEST_F(FoldedConstants, AProductOfOneTensorBesideFoldedConstantsIsRefused) {
   Model m;
   m.Input("x", {"2", "2"});
   m.Floats("fc.weight", {2, 2}, {1, 2, 3, 4});
-  AddConstant(m, "t", {2, 2}, {1, 3, 2, 4});
+  m.ConstantFloats("t", {2, 2}, {1, 3, 2, 4});
   m.Node("MatMul", {"x", "t"}, {"a"});
   m.Node("MatMul", {"a"}, {"y"});
   m.Output("y");

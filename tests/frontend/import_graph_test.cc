@@ -65,11 +65,7 @@ TEST_F(ImportGraph, ConstantsAreNotBlownUp) {
   for (int64_t rows : {1 << 10, 1 << 12}) {
     Model m;
     m.Input("x", {"512"});
-    auto& c = *m.Node("Constant", {}, {"c"}).add_attribute();
-    c.set_name("value");
-    c.set_type(onnx::AttributeProto::TENSOR);
-    c.mutable_t()->set_data_type(onnx::TensorProto::FLOAT);
-    c.mutable_t()->add_float_data(3);
+    m.ConstantFloats("c", {}, {3});
     m.Ints("shape", {2}, {rows, 512});
     m.Node("Expand", {"c", "shape"}, {"e"});
     m.Node("Add", {"x", "e"}, {"y"});

@@ -82,12 +82,7 @@ TEST_F(ScaleRules, AnElementThatScalesIsOfAParameter) {
     Model m;
     m.Input("x", {"2", "2"});
     m.Floats("lambdas", {2}, {.1f, .2f});
-    onnx::AttributeProto& value = *m.Node("Constant", {}, {"at"}).add_attribute();
-    value.set_name("value");
-    value.set_type(onnx::AttributeProto::TENSOR);
-    value.mutable_t()->set_data_type(onnx::TensorProto::INT64);
-    for (int i = 0; i < (one ? 1 : 2); ++i) value.mutable_t()->add_int64_data(i);
-    if (!one) value.mutable_t()->add_dims(2);
+    one ? m.ConstantInts("at", {}, {0}) : m.ConstantInts("at", {2}, {0, 1});
     m.Node("Gather", {"lambdas", "at"}, {"lambda"});
     m.Node("Mul", {"x", "lambda"}, {"y"});
     m.Output("y");
@@ -101,11 +96,7 @@ TEST_F(ScaleRules, AnElementOfATableThatScalesIsOfAParameter) {
     Model m;
     m.Input("x", {"2", "2"});
     m.Floats("lambdas", {2, 2}, {.1f, .2f, .3f, .4f});
-    onnx::AttributeProto& value = *m.Node("Constant", {}, {"at"}).add_attribute();
-    value.set_name("value");
-    value.set_type(onnx::AttributeProto::TENSOR);
-    value.mutable_t()->set_data_type(onnx::TensorProto::INT64);
-    value.mutable_t()->add_int64_data(1);
+    m.ConstantInts("at", {}, {1});
     m.Node("Gather", {"lambdas", "at"}, {"row"});
     if (one) m.Node("Gather", {"row", "at"}, {"lambda"});
     m.Node("Mul", {"x", one ? "lambda" : "row"}, {"y"});
@@ -138,11 +129,7 @@ TEST_F(ScaleRules, OnesOfWhichATriangleOrPositionsAreMadeAreConstants) {
       m.Floats("w", {2, 2}, {1, 1, 1, last});
       std::vector<std::string> inputs = {"w"};
       if (function[0] == 'C') {
-        onnx::AttributeProto& value = *m.Node("Constant", {}, {"axis"}).add_attribute();
-        value.set_name("value");
-        value.set_type(onnx::AttributeProto::TENSOR);
-        value.mutable_t()->set_data_type(onnx::TensorProto::INT64);
-        value.mutable_t()->add_int64_data(0);
+        m.ConstantInts("axis", {}, {0});
         inputs.push_back("axis");
       }
       m.Node(function, inputs, {"made"});
@@ -243,11 +230,7 @@ TEST_F(ScaleRules, TheGateOfABranchIsAParameter) {
     m.Floats("gate", {}, {.5f});
     m.Node("MatMul", {"x", "w"}, {"xw"});
     m.Node("Tanh", {"xw"}, {"branch"});
-    onnx::AttributeProto& value = *m.Node("Constant", {}, {"number"}).add_attribute();
-    value.set_name("value");
-    value.set_type(onnx::AttributeProto::TENSOR);
-    value.mutable_t()->set_data_type(onnx::TensorProto::FLOAT);
-    value.mutable_t()->add_float_data(how == "one" ? 1 : 2);
+    m.ConstantFloats("number", {}, {how == "one" ? 1.f : 2.f});
     m.Node("Add", {"gate", "number"}, {"sum"});
     const bool scaled = how == "branch" || how == "residual";
     m.Node("Mul", {how == "residual" ? "xw" : "branch", scaled ? "gate" : "sum"}, {"a"});
@@ -305,12 +288,7 @@ TEST_F(ScaleRules, PowersThatScaleARotationAreOfAConstant) {
     m.Floats("scale", {2}, {.4f, .9f});
     m.Floats("cos", {3, 2}, {1, 1, .5f, .9f, -.4f, .6f});
     m.Floats("sin", {3, 2}, {0, 0, .8f, .4f, .9f, .8f});
-    onnx::AttributeProto& value = *m.Node("Constant", {}, {"position"}).add_attribute();
-    value.set_name("value");
-    value.set_type(onnx::AttributeProto::TENSOR);
-    value.mutable_t()->set_data_type(onnx::TensorProto::FLOAT);
-    value.mutable_t()->add_dims(3), value.mutable_t()->add_dims(1);
-    for (float p : {0.f, 1.f, 2.f}) value.mutable_t()->add_float_data(p);
+    m.ConstantFloats("position", {3, 1}, {0, 1, 2});
     m.Node("Pow", {"scale", "position"}, {"powers"});
     m.Node("Mul", {"cos", "powers"}, {"c"});
     m.Node("Mul", {"sin", "powers"}, {"s"});

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "frontend/import.h"
@@ -120,21 +121,42 @@ struct Model {
   }
   onnx::TensorProto& Floats(const std::string& name, const std::vector<int64_t>& dims,
                             const std::vector<float>& values) {
-    auto* t = graph.add_initializer();
-    t->set_name(name);
-    t->set_data_type(onnx::TensorProto::FLOAT);
-    for (int64_t d : dims) t->add_dims(d);
-    for (float v : values) t->add_float_data(v);
-    return *t;
+    return Fill(*graph.add_initializer(), name, dims, values);
   }
   onnx::TensorProto& Ints(const std::string& name, const std::vector<int64_t>& dims,
                           const std::vector<int64_t>& values) {
-    auto* t = graph.add_initializer();
-    t->set_name(name);
-    t->set_data_type(onnx::TensorProto::INT64);
-    for (int64_t d : dims) t->add_dims(d);
-    for (int64_t v : values) t->add_int64_data(v);
-    return *t;
+    return Fill(*graph.add_initializer(), name, dims, values);
+  }
+  // The same as what a Constant node holds.
+  void ConstantFloats(const std::string& name, const std::vector<int64_t>& dims,
+                      const std::vector<float>& values) {
+    Fill(Constant(name), "", dims, values);
+  }
+  void ConstantInts(const std::string& name, const std::vector<int64_t>& dims,
+                    const std::vector<int64_t>& values) {
+    Fill(Constant(name), "", dims, values);
+  }
+
+ private:
+  onnx::TensorProto& Constant(const std::string& name) {
+    auto& value = *Node("Constant", {}, {name}).add_attribute();
+    value.set_name("value");
+    value.set_type(onnx::AttributeProto::TENSOR);
+    return *value.mutable_t();
+  }
+  template <typename T>
+  static onnx::TensorProto& Fill(onnx::TensorProto& t, const std::string& name,
+                                 const std::vector<int64_t>& dims, const std::vector<T>& values) {
+    constexpr bool kFloats = std::is_same_v<T, float>;
+    if (!name.empty()) t.set_name(name);
+    t.set_data_type(kFloats ? onnx::TensorProto::FLOAT : onnx::TensorProto::INT64);
+    for (int64_t d : dims) t.add_dims(d);
+    if constexpr (kFloats) {
+      t.mutable_float_data()->Add(values.begin(), values.end());
+    } else {
+      t.mutable_int64_data()->Add(values.begin(), values.end());
+    }
+    return t;
   }
 };
 
