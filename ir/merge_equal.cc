@@ -1,28 +1,17 @@
 #include "ir/merge_equal.h"
 
 #include <functional>
-#include <string_view>
 #include <unordered_map>
 
+#include "ir/hash_attributes.h"
 #include "ir/op_def.h"
 
 namespace shardc {
 namespace {
 
-size_t Combine(size_t seed, size_t value) {
-  return seed ^ (value + 0x9e3779b97f4a7c15 + (seed << 6) + (seed >> 2));
-}
-
-// Attributes are left out but for constants' data: the few ops of equal operands are compared in
-// full.
 size_t HashOf(const Op& op) {
-  size_t hash = std::hash<const void*>()(op.def);
-  for (const Value* v : op.operands) hash = Combine(hash, std::hash<const void*>()(v));
-  if (const Attribute* a = op.attrs.Find("value"); a && std::holds_alternative<TensorPtr>(*a)) {
-    const HostTensor& t = *std::get<TensorPtr>(*a);
-    std::string_view bytes(reinterpret_cast<const char*>(t.raw()), static_cast<size_t>(t.bytes()));
-    hash = Combine(hash, std::hash<std::string_view>()(bytes));
-  }
+  size_t hash = CombinedHash(std::hash<const void*>()(op.def), HashOf(op.attrs));
+  for (const Value* v : op.operands) hash = CombinedHash(hash, std::hash<const void*>()(v));
   return hash;
 }
 

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "ir/hash_attributes.h"
 #include "ir/op_def.h"
 #include "passes/numbered_modules.h"
 #include "passes/numbering.h"
@@ -235,10 +236,7 @@ class Finder {
   size_t AttributesOf(const Op& op) {
     Attributes attrs = op.attrs;
     if (IsRandom(op)) attrs.Erase("stream");
-    std::vector<Attributes>& all = attributes_[op.def];
-    auto it = std::find(all.begin(), all.end(), attrs);
-    if (it == all.end()) it = all.insert(it, std::move(attrs));
-    return static_cast<size_t>(it - all.begin());
+    return attributes_.try_emplace(std::move(attrs), attributes_.size()).first->second;
   }
 
   // --- runs of equal segments
@@ -483,7 +481,10 @@ class Finder {
   std::vector<size_t> shapes_;  // by Value::id
   std::vector<size_t> kinds_;   // by Value::id: in the segment last seen
   std::map<std::vector<size_t>, size_t> numbers_;
-  std::unordered_map<const OpDef*, std::vector<Attributes>> attributes_;
+  struct HashOfAttributes {
+    size_t operator()(const Attributes& attrs) const { return HashOf(attrs); }
+  };
+  std::unordered_map<Attributes, size_t, HashOfAttributes> attributes_;
 };
 
 }  // namespace

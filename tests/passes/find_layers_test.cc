@@ -5,6 +5,7 @@
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
+#include "tests/ir/cpu_time.h"
 #include "tests/passes/check_text.h"
 
 namespace shardc::testing {
@@ -232,6 +233,20 @@ TEST(FindLayers, ASegmentAsLongAsTheGraph) {
   }
   graph.outputs.push_back({"y", b.Make("add", {x, y})});
   EXPECT_THAT(FindLayers(graph), ::testing::IsEmpty());
+}
+
+// Steps of a scan, each with a piece of its own.
+TEST(FindLayers, VeryManyPiecesOfOneValue) {
+  constexpr int64_t kPieces = 40'000;
+  Graph graph;
+  Builder b(graph);
+  Value* x = graph.AddInput("x", TensorType(DType::kF32, {kPieces}));
+  Value* y = graph.AddInput("y", TensorType(DType::kF32, {1}));
+  for (int64_t i = 0; i < kPieces; ++i) y = b.Make("tanh", {b.Add(y, b.Slice(x, 0, i, i + 1))});
+  graph.outputs.push_back({"y", y});
+  const double start = CpuSeconds();
+  EXPECT_THAT(FindLayers(graph), ::testing::IsEmpty());
+  EXPECT_LT(CpuSeconds() - start, 5);
 }
 
 }  // namespace
