@@ -10,7 +10,8 @@
 namespace shardc {
 namespace {
 
-constexpr int kMaxSteps = 4;  // from a reduction to the sum that it is part of
+constexpr int kMaxSteps = 4;    // from a reduction to the sum that it is part of
+constexpr int kMaxCopies = 16;  // of copies in other types, one of the other
 constexpr size_t kMaxValues = 2048;
 constexpr int kMaxTries = 16;  // of sums that a reduction is in
 
@@ -34,7 +35,7 @@ std::vector<Op*> Siblings(Op* reduction) {
 // Whether the op can have partial results over the axes, of which something is made from them, and
 // is linear in the value; and the operands in which it is so together with it.
 bool LinearIn(SinkTables& tables, const Op& op, const Value* v, const AxisList& axes,
-              std::vector<Value*>* together) {
+              std::vector<Value*>* together, int copies = kMaxCopies) {
   auto over = [&](const Value* r) { return IsOver(r->type.sharding, axes); };
   if (!op.def->rule || std::ranges::any_of(op.results, over)) return false;
   bool linear = false;
@@ -51,9 +52,9 @@ bool LinearIn(SinkTables& tables, const Op& op, const Value* v, const AxisList& 
   // A copy in another type is read as it is.
   if (linear && op.name() == "cast") {
     std::vector<Value*> unused;
-    return std::ranges::any_of(op.result()->users, [&](const Op* user) {
-      return LinearIn(tables, *user, op.result(), axes, &unused);
-    });
+    return copies > 0 && std::ranges::any_of(op.result()->users, [&](const Op* user) {
+             return LinearIn(tables, *user, op.result(), axes, &unused, copies - 1);
+           });
   }
   return linear;
 }

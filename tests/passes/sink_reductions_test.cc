@@ -431,6 +431,24 @@ TEST(SinkReductions, ALongSumIsPutTogetherAgain) {
   EXPECT_EQ(reshards, 1);
 }
 
+// To what reads the last one it is too far, by recursion too.
+TEST(SinkReductions, AVeryLongChainOfCopies) {
+  constexpr int kCopies = 200'000;
+  std::string ops;
+  for (int i = 1; i <= kCopies; ++i) {
+    const char* type = i % 2 ? "bf16" : "f32";
+    ops += StrCat("%c", i, " = cast %c", i - 1, " {to=\"", type, "\"} : ", type, "[8]\n");
+  }
+  Graph graph = ParseAndVerify(StrCat(R"(mesh [tp=2]
+  graph @g(%a: f32[8, 4@tp]) -> (%y) {
+    %0 = reduce_sum %a {axes=[1], keepdims=false} : f32[8] partial(tp)
+    %c0 = reshard %0 {why=[]} : f32[8]
+    )",
+                                      ops, "%y = neg %c", kCopies, " : f32[8]\n}"));
+  RunPasses(graph, "optimize_reshards");
+  CheckGraph(graph, "CHECK: reshard\nCHECK-NOT: reshard", true);
+}
+
 // Two norms of one value, as a parallel block has them: the gradients that they hand on are added,
 // and so are reduced together, in the type that their operands travelled in. Those of their weights
 // become partial for it.
