@@ -434,14 +434,10 @@ class MaskRecovery {
     const Op* op = v->producer;
     if (op == nullptr || depth == 0) return true;
     if (op->name() == "add") return Largest(v) > -LowestOf(v->type.dtype);
-    constexpr std::string_view kFiniteOps[] = {"where",        "cast",    "sub",   "mul",
-                                               "neg",          "reshape", "slice", "transpose",
-                                               "broadcast_to", "concat"};
-    if (std::find(std::begin(kFiniteOps), std::end(kFiniteOps), op->name()) ==
-        std::end(kFiniteOps)) {
-      return true;
-    }
-    return std::any_of(op->operands.begin(), op->operands.end(),
+    const bool finite = OneOf(op->name(), {"where", "cast", "sub", "mul", "neg", "reshape", "slice",
+                                           "transpose", "broadcast_to", "concat"});
+    return !finite ||
+           std::any_of(op->operands.begin(), op->operands.end(),
                        [&](const Value* operand) { return MayBeInfinite(operand, depth - 1); });
   }
 
