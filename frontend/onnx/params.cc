@@ -298,10 +298,8 @@ class Finder {
     if (!IsFloatType(t.data_type()) || reader_.Type(t).num_elements() == 0) return false;
     if (names_.is_parameter.contains(t.name())) return true;
     if (names_.is_buffer.contains(t.name())) return false;
-    if (names_.folded_from.contains(t.name()) && !names_.parameters.empty()) {
-      std::set<std::string> visited;
-      return IsFoldedFromParameter(t.name(), visited);
-    }
+    if (names_.folded_from.contains(t.name()) && !names_.parameters.empty())
+      return IsFoldedFromParameter(t.name());
     if (IsConstantOfFx(t.name()) || IsOfExporter(t)) return false;
     if (reader_.Type(t).num_elements() == 1 &&
         (IsWeightOfOneOutput(t.name(), uses_) || IsScaleOfModule(t)))
@@ -383,13 +381,18 @@ class Finder {
     }
   }
 
-  bool IsFoldedFromParameter(const std::string& tensor, std::set<std::string>& visited) const {
-    if (names_.is_parameter.contains(tensor)) return true;
-    auto folded = names_.folded_from.find(tensor);
-    if (folded == names_.folded_from.end() || !visited.insert(tensor).second) return false;
-    return std::any_of(folded->second.begin(), folded->second.end(), [&](const std::string& name) {
-      return IsFoldedFromParameter(name, visited);
-    });
+  bool IsFoldedFromParameter(const std::string& tensor) const {
+    std::set<std::string> visited;
+    std::vector<std::string> open = {tensor};
+    while (!open.empty()) {
+      const std::string name = std::move(open.back());
+      open.pop_back();
+      if (names_.is_parameter.contains(name)) return true;
+      const auto folded = names_.folded_from.find(name);
+      if (folded == names_.folded_from.end() || !visited.insert(name).second) continue;
+      open.insert(open.end(), folded->second.begin(), folded->second.end());
+    }
+    return false;
   }
 
   // A single number, where nothing says what the module trains. TorchScript writes the module's

@@ -552,5 +552,19 @@ TEST_F(DynamoNames, AParameterThatIsIndexedHasItsOwn) {
   }
 }
 
+// Further than recursion goes.
+TEST_F(DynamoNames, AParameterThatWasFoldedVeryManyTimes) {
+  constexpr int kTimes = 200'000;
+  Model m;
+  m.Input("x", {"2", "2"});
+  m.Floats("t0", {2, 2}, {1, 2, 3, 4});
+  m.Node("MatMul", {"x", "t0"}, {"y"});
+  m.Output("y");
+  for (int i = 0; i < kTimes; ++i)
+    AddFoldedFrom(m, StrCat("t", i), i + 1 < kTimes ? StrCat("['t", i + 1, "']") : "['w']");
+  ListParameters(m, {"w"});
+  EXPECT_THAT(ParamNames(Import(m.proto)), ElementsAre("t0"));
+}
+
 }  // namespace
 }  // namespace shardc
