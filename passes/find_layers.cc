@@ -12,6 +12,7 @@
 
 #include "ir/hash_attributes.h"
 #include "ir/op_def.h"
+#include "passes/ancestors.h"
 #include "passes/numbered_modules.h"
 #include "passes/numbering.h"
 #include "passes/terms_of_loss.h"
@@ -89,7 +90,7 @@ class Finder {
   // output of a model without one.
   void FindPostDominators() {
     next_.assign(values_.size(), kUnreached);
-    std::vector<int> depth(values_.size(), 0);
+    Ancestors nexts(values_.size());
     const Value* loss = graph_.FindOutput("loss");
     // A loss that is made in pieces (Chunk) comes after the first op of the backward: the forward
     // ends at what it is made of.
@@ -100,31 +101,23 @@ class Finder {
       open.pop_back();
       if (!v || !seen.insert(v).second) continue;
       if (Known(v)) {
-        next_[v->id] = kExit;
+        next_[v->id] = nexts.root();
       } else if (v->producer) {
         open.insert(open.end(), v->producer->operands.begin(), v->producer->operands.end());
       }
     }
-    auto meet = [&](int a, int b) {
-      while (a != b) {
-        if (a == kExit || b == kExit) return kExit;
-        int& deeper = depth[a] >= depth[b] ? a : b;
-        deeper = next_[deeper];
-      }
-      return a;
-    };
     for (const Op* op : ops_ | std::views::reverse) {
       for (const Value* r : op->results) {
-        const int next = next_[r->id];
-        if (next == kUnreached) continue;
-        depth[r->id] = next == kExit ? 1 : depth[next] + 1;
+        if (next_[r->id] == kUnreached) continue;
+        nexts.Add(r->id, next_[r->id]);
         for (const Value* v : op->operands) {
           if (!Known(v)) continue;
           int& before = next_[v->id];
-          before = before == kUnreached ? r->id : meet(before, r->id);
+          before = before == kUnreached ? r->id : nexts.Meet(before, r->id);
         }
       }
     }
+    std::ranges::replace(next_, nexts.root(), kExit);
   }
 
   // --- segments: what lies between a value and its next
