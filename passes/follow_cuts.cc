@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -149,25 +150,45 @@ class Follower {
 
   // One of the weight's readers wants the parameters that it is made of cut so, or whole.
   void Ask(Value* weight, std::optional<DimCut> cut, const Op& reader, int step) {
-    Op* op = weight->producer;
+    std::vector<Asked> open = {{weight, std::move(cut)}};  // the last is next
+    while (!open.empty()) {
+      Asked asked = std::move(open.back());
+      open.pop_back();
+      if (Wishes(asked, reader, step)) AskOperands(asked, open);
+    }
+  }
+
+  // A weight, or what is made of some.
+  struct Asked {
+    Value* weight;
+    std::optional<DimCut> cut;
+  };
+
+  // Whether that says anything new of what it is made of.
+  bool Wishes(Asked& asked, const Op& reader, int step) {
+    auto& [weight, cut] = asked;
+    const Op* op = weight->producer;
     const bool state = op->def->is_state;
     if (state ? op->name() != "param" || op->attrs.Has("whole") || cuts_.IsCut(weight)
               : !op->def->rule) {
-      return;
+      return false;
     }
     const auto [it, first] = wishes_.emplace(weight, Wish{cut, -1});
     Wish& wish = it->second;
     if (!first) {
       // Nothing new. What is made of one weight by many ops has very many ways back to it.
-      if (!wish.cut || wish.cut == cut) return;
+      if (!wish.cut || wish.cut == cut) return false;
       wish.cut.reset();
       cut.reset();
     }
-    if (state) {
-      if (cut) wish.step = AddProvenance(cuts_.graph(), step, "read by " + Describe(reader));
-      return;
-    }
-    const ShardingRule& rule = *cuts_.RuleOf(*op);
+    if (state && cut) wish.step = AddProvenance(cuts_.graph(), step, "read by " + Describe(reader));
+    return !state;
+  }
+
+  void AskOperands(const Asked& asked, std::vector<Asked>& open) const {
+    const auto& [weight, cut] = asked;
+    const Op& op = *weight->producer;
+    const ShardingRule& rule = *cuts_.RuleOf(op);
     std::optional<FactorCut> factor;
     if (cut) {
       const auto& dims = rule.results[weight->index];
@@ -175,11 +196,12 @@ class Follower {
                            cuts_.graph().mesh);
     }
     if (factor && rule.factors[factor->factor].kind != FactorKind::kPlain) factor.reset();
-    for (const Slot& s : AxisCuts::SlotsOf(*op, rule)) {
+    const std::vector<Slot> slots = AxisCuts::SlotsOf(op, rule);
+    for (const Slot& s : slots | std::views::reverse) {
       if (s.result || !IsMadeOfParams(s.value)) continue;
       const int d = factor ? DimOfFactor(*s.dims, factor->factor) : -1;
       auto with = d < 0 ? std::nullopt : cuts_.WithCut(rule, s, d, *factor);
-      Ask(s.value, with ? std::optional(DimCut{d, std::move(*with)}) : std::nullopt, reader, step);
+      open.push_back({s.value, with ? std::optional(DimCut{d, std::move(*with)}) : std::nullopt});
     }
   }
 

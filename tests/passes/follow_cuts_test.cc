@@ -206,5 +206,19 @@ TEST(FollowCuts, ManyWaysBack) {
   CheckPasses(text, "follow_cuts", R"(CHECK: param "p" : f32[12@tp])");
 }
 
+// Further than recursion goes.
+TEST(FollowCuts, AVeryLongWayBack) {
+  constexpr int kSteps = 200'000;
+  std::string text = R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 8]) -> (%y) {
+    %w = param "in" : f32[8, 12@tp]
+    %p0 = param "p" : f32[12]
+)";
+  for (int i = 0; i < kSteps; ++i) text += StrCat("%p", i + 1, " = neg %p", i, " : f32[12]\n");
+  text +=
+      StrCat("%0 = matmul %x, %w : f32[2, 3, 12]\n%y = mul %0, %p", kSteps, " : f32[2, 3, 12]\n}");
+  CheckPasses(text, "follow_cuts", R"(CHECK: param "p" : f32[12@tp])");
+}
+
 }  // namespace
 }  // namespace shardc::testing
