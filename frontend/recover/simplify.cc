@@ -9,6 +9,8 @@
 namespace shardc::recover {
 namespace {
 
+constexpr int kMostBetween = 500;  // ops between two transposes that cancel each other
+
 Value* FoldReshape(Builder& b, Op* op) {
   if (op->name() != "reshape") return nullptr;
   Value* x = op->operands[0];
@@ -359,9 +361,9 @@ Value* TransposedProduct(Builder& b, const Op* product, const Ints& perm) {
 // What a transpose by `perm` makes of v, where that takes no transpose of as many elements: it
 // undoes one, or is one of a product, and between the two are elementwise ops and softmaxes; else
 // null.
-Value* Undone(Builder& b, Value* v, const Ints& perm) {
+Value* Undone(Builder& b, Value* v, const Ints& perm, int steps = kMostBetween) {
   Op* maker = v->producer;
-  if (maker == nullptr) return nullptr;
+  if (maker == nullptr || steps == 0) return nullptr;
   if (IsProduct(maker)) return TransposedProduct(b, maker, perm);
   if (maker->name() == "transpose") {
     const Ints& inner = maker->attrs.IntList("perm");
@@ -377,7 +379,7 @@ Value* Undone(Builder& b, Value* v, const Ints& perm) {
   bool undoes = false;
   for (Value* x : maker->operands) {
     if (x->type.num_elements() == v->type.num_elements()) {
-      x = x->type.shape == v->type.shape ? Undone(b, x, perm) : nullptr;
+      x = x->type.shape == v->type.shape ? Undone(b, x, perm, steps - 1) : nullptr;
       if (x == nullptr) return nullptr;
       undoes = true;
     } else if (x->type.num_elements() > 1) {

@@ -124,6 +124,16 @@ TEST(Simplify, EqualOpsAreComputedOnce) {
 using Spelling = std::function<Value*(TestGraph&, Value*)>;
 
 // As exporters write it for a batch of 1: the same value with and without its first dim.
+// More ops between two transposes than recursion goes through.
+TEST(Simplify, VeryManyOpsBetweenTransposes) {
+  TestGraph b;
+  Value *x = b.Transpose(b.In("x", {kS, kH}), {1, 0}), *c = b.C(0.5);
+  for (int i = 0; i < 200'000; ++i) x = b.Mul(x, c);
+  b.Out(b.Transpose(x, {1, 0}));
+  RecoverPatterns(b.g);
+  EXPECT_EQ(Counts(b.g)["mul"], 200'000);
+}
+
 TEST(Activation, GeluOfABatchOfOne) {
   Graph g = Recover([](TestGraph& b) {
     Value* x = b.In("x", {1, kS, kH});
