@@ -218,17 +218,25 @@ class MaskRecovery {
 
   void AddCondition(Value* value, bool negated, double fill) {
     AddFill(fill);
-    AddTerm(value, negated);
+    std::vector<Condition> open = {{value, negated}};  // the last is next
+    while (!open.empty()) {
+      Condition c = open.back();
+      open.pop_back();
+      c.value = WithoutBroadcast(c.value);
+      Op* both = ProducedBy(c.value, "and");
+      if (Op* inverse = ProducedBy(c.value, "not")) {
+        open.push_back({inverse->operands[0], !c.negated});
+      } else if (both && !c.negated && !Known(c.value)) {
+        // Both parts of a conjunction, so that a triangle within it is found.
+        open.push_back({both->operands[1], false});
+        open.push_back({both->operands[0], false});
+      } else {
+        AddTerm(c.value, c.negated);
+      }
+    }
   }
 
   void AddTerm(Value* value, bool negated) {
-    value = WithoutBroadcast(value);
-    if (Op* inverse = ProducedBy(value, "not")) return AddTerm(inverse->operands[0], !negated);
-    // Both parts of a conjunction, so that a triangle within it is found.
-    if (Op* both = ProducedBy(value, "and"); both && !negated && !Known(value)) {
-      AddTerm(both->operands[0], false);
-      return AddTerm(both->operands[1], false);
-    }
     const HostTensor* known = Known(value);
     if (!known) return computed_.push_back({value, negated});
     const HostTensor data = Compact(*known);

@@ -257,5 +257,15 @@ TEST(Attention, AMaskOfTheModelsOwnAttention) {
   EXPECT_EQ(Find(g, "attention")->operands.size(), 3u);
 }
 
+// Further than recursion goes.
+TEST(Attention, AMaskOfVeryManyConditions) {
+  Graph g = RecoverForm({.mask = [](TestGraph& b, Value* scores) {
+    Value *padding = b.In("padding", Padding()), *keep = padding;
+    for (int i = 0; i < 60'000; ++i) keep = b.Make("and", {keep, padding});
+    return b.Where(keep, scores, b.C(kMin));
+  }});
+  EXPECT_THAT(Ops(g), Contains("attention"));
+}
+
 }  // namespace
 }  // namespace shardc::recover_testing
