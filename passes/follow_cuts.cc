@@ -26,7 +26,7 @@ struct DimCut {
 // other parameters that this is combined with.
 class Follower {
  public:
-  Follower(AxisCuts& cuts, int axis) : cuts_(cuts), axis_(axis) { FindRows(); }
+  Follower(AxisCuts& cuts, int axis) : cuts_(cuts), axis_(axis) { FindMade(); }
 
   void Run() {
     cuts_.Begin(axis_);
@@ -54,25 +54,25 @@ class Follower {
     int step = -1;
   };
 
-  // What tables hold of each token, or of each distance, and what becomes of it element by element
-  // with weights and constants.
-  void FindRows() {
+  // What tables hold of each token, or of each distance, and what becomes of it, or of weights,
+  // element by element with weights and constants.
+  void FindMade() {
     for (Op* op : cuts_.ops()) {
       if (!op->def->rule || op->operands.empty()) continue;
       const bool lookup = op->name() == "embedding" && cuts_.IsWeight(op->operands[0]) &&
                           !cuts_.IsWeight(op->operands[1]);
       const bool moves = op->def->elementwise || op->name() == "reshape" ||
                          op->name() == "transpose" || op->name() == "broadcast_to";
-      const bool of_rows =
+      const bool of_params =
           moves &&
-          std::ranges::any_of(op->operands, [&](const Value* v) { return rows_.contains(v); }) &&
+          std::ranges::any_of(op->operands, [&](const Value* v) { return IsMadeOfParams(v); }) &&
           std::ranges::all_of(op->operands,
                               [&](const Value* v) { return IsMadeOfParams(v) || ConstantOf(v); });
-      if (lookup || of_rows) rows_.insert(op->results.begin(), op->results.end());
+      if (lookup || of_params) of_params_.insert(op->results.begin(), op->results.end());
     }
   }
 
-  bool IsMadeOfParams(const Value* v) const { return cuts_.IsWeight(v) || rows_.contains(v); }
+  bool IsMadeOfParams(const Value* v) const { return cuts_.IsWeight(v) || of_params_.contains(v); }
 
   // Cut because weights are.
   bool IsOfWeights(Value* v) const {
@@ -96,7 +96,7 @@ class Follower {
     if (from) CutResults(slots, rule, *from);
     const bool reads_values = std::ranges::any_of(
         slots, [&](const Slot& s) { return !s.result && !IsMadeOfParams(s.value); });
-    if (reads_values && !rows_.contains(op.results[0])) AskParams(op, slots, rule, from);
+    if (reads_values && !of_params_.contains(op.results[0])) AskParams(op, slots, rule, from);
   }
 
   // Nothing also where those of several differ: which of them the op will have is not known yet.
@@ -207,9 +207,9 @@ class Follower {
 
   AxisCuts& cuts_;
   const int axis_;
-  std::map<Value*, Wish> wishes_;    // of weights, and of what is made of them
-  std::unordered_set<Value*> made_;  // values that are cut here for the time being
-  std::unordered_set<const Value*> rows_;
+  std::map<Value*, Wish> wishes_;               // of weights, and of what is made of them
+  std::unordered_set<Value*> made_;             // values that are cut here for the time being
+  std::unordered_set<const Value*> of_params_;  // beside what AxisCuts calls weights
 };
 
 bool CutsInput(const Graph& graph, int axis) {

@@ -42,6 +42,35 @@ TEST(FollowCuts, WhatIsReadBesideHeads) {
     CHECK-NEXT: %1 = reshape %0 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4])");
 }
 
+// A factor of each channel, as nGPT learns it, and one of a norm: with a number before they are
+// read. What is read beside what is whole, too, stays whole.
+TEST(FollowCuts, WhatIsScaledBeforeItIsRead) {
+  CheckPasses(R"(mesh [tp=2]
+  graph @g(%x: f32[2, 3, 8], %x0: f32[2, 3, 12]) -> (%y, %z) {
+    %w = param "in" : f32[8, 12@tp]
+    %s = param "scale" : f32[12]
+    %n = param "norm" : f32[12]
+    %t = param "shared" : f32[12]
+    %0 = matmul %x, %w : f32[2, 3, 12]
+    %c = constant {value=tensor<f32[]: 4>} : f32[]
+    %1 = mul %s, %c : f32[12]
+    %2 = reshape %1 {shape=[1, 1, 3, 4]} : f32[1, 1, 3, 4]
+    %3 = reshape %0 {shape=[2, 3, 3, 4]} : f32[2, 3, 3, 4]
+    %4 = mul %2, %3 : f32[2, 3, 3, 4]
+    %5 = add %n, %c : f32[12]
+    %6, %7 = rms_norm %0, %5 {eps=1e-5} : f32[2, 3, 12], f32[2, 3]
+    %8 = reshape %4 {shape=[2, 3, 12]} : f32[2, 3, 12]
+    %9 = mul %t, %c : f32[12]
+    %10 = mul %8, %9 : f32[2, 3, 12]
+    %y = add %6, %10 : f32[2, 3, 12]
+    %z = mul %x0, %9 : f32[2, 3, 12]
+  })",
+              "infer_layouts,follow_cuts", R"(
+    CHECK: %s = param "scale" : f32[12@tp%4]
+    CHECK-NEXT: %n = param "norm" : f32[12@tp%4]
+    CHECK-NEXT: %t = param "shared" : f32[12])");
+}
+
 // What makes little of all channels, as of Mamba's dt, B and C, is summed over the ranks; what
 // makes as much as it reads stays whole.
 TEST(FollowCuts, WhatSumsOverChannels) {
