@@ -9,6 +9,8 @@
 namespace shardc::recover {
 namespace {
 
+constexpr size_t kMostValues = 10000;  // on the ways back from a dim
+
 class AttentionRoles {
  public:
   explicit AttentionRoles(LinearRoles& roles) : roles_(roles) {}
@@ -66,8 +68,44 @@ class AttentionRoles {
         if (!FindQkv(v, 0, tried, projections) && !IsOfProduct(v)) return;
       }
     }
+    if (!HasHeads(*product)) return;
     for (const Linear* linear : projections) SetProjection(*linear);
     if (!projections.empty()) SetAttentionOut(product->result());
+  }
+
+  // Whether a dim that the product only goes along is of the columns of a projection: what mixes
+  // the streams of each token (hyper-connections) goes along the positions alone.
+  bool HasHeads(const Op& product) const {
+    for (int d = 0; d + 2 < product.out().rank(); ++d) {
+      std::set<std::pair<const Value*, int>> seen;
+      std::vector<std::pair<const Value*, int>> open;
+      auto add = [&](const Value* v, int dim) {
+        if (seen.emplace(v, dim).second) open.emplace_back(v, dim);
+      };
+      add(product.result(), d);
+      while (!open.empty() && seen.size() < kMostValues) {
+        const auto [v, dim] = open.back();
+        open.pop_back();
+        if (const Linear* linear = roles_.At(v)) {
+          if (dim == v->type.rank() - 1 || linear->experts) return true;
+          continue;
+        }
+        AddWaysBack(v, dim, add);
+      }
+    }
+    return false;
+  }
+
+  static void AddWaysBack(const Value* v, int dim, const auto& add) {
+    const Op* op = v->producer;
+    if (op == nullptr || !op->def->rule) return;
+    const ShardingRule rule = op->def->rule(*op);
+    const auto& factors = rule.results[v->index][dim].factors;
+    if (factors.empty()) return;
+    for (size_t i = 0; i < op->operands.size(); ++i) {
+      const int d = DimOfFactor(rule.operands[i], factors[0]);
+      if (d >= 0) add(op->operands[i], d);
+    }
   }
 
   static bool IsOfProduct(const Value* v) {

@@ -140,6 +140,33 @@ TEST(Roles, OfAttentionWithoutASoftmax) {
   }
 }
 
+// Streams of each token that a matrix mixes in each layer (hyper-connections), and of which a layer
+// reads a sum: no positions meet in these products.
+TEST(Roles, OfStreamsOfATokenIsNone) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* h = b.In("h", {2, 3, 4, 8});
+    for (const std::string layer : {"0.", "1.", "2."}) {
+      Value* all = b.Reshape(h, {2, 3, 32});
+      Value* read = b.Op1("sigmoid", b.Matmul(all, b.P(layer + "read", {32, 4})));
+      Value* x = b.Reshape(b.Matmul(b.Reshape(read, {2, 3, 1, 4}), h), {2, 3, 8});
+      Value* y = b.Matmul(b.Op1("relu", b.Matmul(x, b.P(layer + "up", {8, 16}))),
+                          b.P(layer + "down", {16, 8}));
+      Value* mix = b.Op1("exp", b.Matmul(all, b.P(layer + "mix", {32, 16})));
+      Value* write = b.Op1("sigmoid", b.Matmul(all, b.P(layer + "write", {32, 4})));
+      h = b.Add(b.Matmul(b.Reshape(mix, {2, 3, 4, 4}), h),
+                b.Mul(b.Reshape(write, {2, 3, 4, 1}), b.Reshape(y, {2, 3, 1, 8})));
+    }
+    b.Out(h);
+  });
+  std::map<std::string, std::string> expected;
+  for (const std::string layer : {"0.", "1.", "2."}) {
+    for (const char* name : {"read", "mix", "write"}) expected[layer + name] = "none";
+    expected[layer + "up"] = "MLP_UP";
+    expected[layer + "down"] = "MLP_DOWN";
+  }
+  EXPECT_EQ(RolesOf(g), expected);
+}
+
 // A state space in the form of its scores, as Mamba-2's: x and a gate by heads, B and C for all of
 // them, and a rate for each head. Without a sum over positions it is none.
 TEST(Roles, OfAStateSpace) {
