@@ -86,18 +86,26 @@ bool Activates(const Op* op) {
          !OneOf(op->name(), {"neg", "cast"});
 }
 
+// Whether v is what the model computes, no weight and no constant.
+bool IsComputed(const Value* v) {
+  return !IsParam(ArrangedFrom(v)) && ProducedBy(v, "constant") == nullptr;
+}
+
 // Whether an elementwise function of what the op makes goes through other weights of n experts. The
-// heads of an attention meet each other, and are better made by one product.
+// heads of an attention meet each other, and are better made by one product: also where some go
+// through weights of each head, too (as those of TTT do).
 bool FeedsExperts(const Op* op, int64_t n) {
   constexpr size_t kMaxOps = 64;
+  bool feeds = false;
   std::vector<std::pair<const Op*, bool>> waiting = {{op, false}};  // whether behind an activation
   for (size_t i = 0; i < waiting.size() && i < kMaxOps; ++i) {
     const auto [at, activated] = waiting[i];
     for (const Value* result : at->results) {
       for (const Op* user : result->users) {
         if (IsProduct(user)) {
+          if (IsComputed(user->operands[0]) && IsComputed(user->operands[1])) return false;
           const Value* weight = user->operands[1];
-          if (IsExpertsWeight(weight, n) || (activated && IsStackOfWeights(weight, n))) return true;
+          feeds |= IsExpertsWeight(weight, n) || (activated && IsStackOfWeights(weight, n));
         } else if (user->def->elementwise || Arranges(user) || user->name() == "dropout") {
           const std::pair next(user, activated || Activates(user));
           if (std::ranges::find(waiting, next) == waiting.end()) waiting.push_back(next);
@@ -105,7 +113,7 @@ bool FeedsExperts(const Op* op, int64_t n) {
       }
     }
   }
-  return false;
+  return feeds;
 }
 
 // x @ weight of all experts, [n, in, out] or (nt) [n, out, in], in the place of the product with

@@ -240,6 +240,27 @@ TEST(Roles, HeadsAreNoExperts) {
   }
 }
 
+// Heads that also go through a matrix of each of them, as the fast weights of TTT are at first.
+TEST(Roles, HeadsWithMatricesOfTheirOwnAreNoExperts) {
+  Graph g = Recover([&](TestGraph& b) {
+    Value* x = b.In("x", {2, 3, 8});
+    auto heads = [&](const char* name) {
+      Value* y = b.Make("matmul_nt", {x, b.P(name, {8, 8})});
+      return b.Transpose(b.Reshape(y, {2, 3, 2, 4}), {0, 2, 1, 3});
+    };
+    Value *q = heads("q"), *k = heads("k"), *v = heads("v");
+    Value* y = b.Matmul(b.Make("matmul_nt", {q, k}), v);
+    y = b.Add(y, b.Matmul(q, b.P("fast", {2, 4, 4})));
+    y = b.Reshape(b.Transpose(y, {0, 2, 1, 3}), {2, 3, 8});
+    b.Out(b.Add(x, b.Make("matmul_nt", {y, b.P("out", {8, 8})})));
+  });
+  std::map<std::string, std::string> roles;
+  for (const Op* p : g.Params()) roles[p->attrs.String("name")] = p->attrs.String("role", "-");
+  roles.erase("fast");
+  EXPECT_EQ(roles, (std::map<std::string, std::string>{
+                       {"q", "QKV"}, {"k", "QKV"}, {"v", "QKV"}, {"out", "ATTENTION_OUT"}}));
+}
+
 // The weights of its experts looked up for each token, with one or several of them, as
 // transformers' "batched_mm" does: each expert on its tokens, in products that have roles.
 TEST(Roles, OfExpertsThatTokensLookUp) {
