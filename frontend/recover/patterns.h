@@ -31,6 +31,9 @@ void DropExpanded(Graph& graph, const std::set<std::string>& expanded);
 bool LiftLinears(Graph& graph);
 // x + (y - x) where y is x rounded, or chosen by x: y - x has no gradient.
 bool RecoverStraightThrough(Graph& graph);
+// Adds a note where the graph has x - x or x / x of what parameters make: the gradient that one of
+// the two had in the module, if the other was detached, is not in the file.
+void NoteDetachedPairs(Graph& graph);
 // where from sums of products with zeros and ones.
 bool RecoverSelects(Graph& graph);
 // layer_norm and rms_norm from their chains, with weight and bias.

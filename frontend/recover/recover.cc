@@ -28,6 +28,7 @@ void RecoverPatterns(Graph& graph) {
   // alike.
   Clean(graph);
   recover::RecoverStraightThrough(graph);
+  recover::NoteDetachedPairs(graph);
   // Before softmaxes, and attention: masks are choices.
   if (recover::RecoverSelects(graph)) Clean(graph);
   recover::RecoverSoftmax(graph);

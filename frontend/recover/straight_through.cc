@@ -1,6 +1,8 @@
-// x + (y - x) with a y that was rounded, chosen or looked up: a straight-through estimator.
+// What is left of a detach: x + (y - x) with a y that was rounded, chosen or looked up, a
+// straight-through estimator; and x - x.
 #include <algorithm>
 
+#include "frontend/recover/match.h"
 #include "frontend/recover/patterns.h"
 #include "ir/counted.h"
 #include "ir/diagnostic.h"
@@ -69,6 +71,22 @@ bool RecoverStraightThrough(Graph& graph) {
              Counted(count, "place"), first->site.empty() ? "" : StrCat(", at ", first->site),
              count > 1 ? " the first" : ""));
   return true;
+}
+
+void NoteDetachedPairs(Graph& graph) {
+  const Op* first = nullptr;
+  int64_t count = 0;
+  for (const auto& op : graph.ops()) {
+    if (!OneOf(op->name(), {"sub", "div"}) || op->operands[0] != op->operands[1]) continue;
+    if (!IsFloat(op->out().dtype) || !DependsOnParam(op->operands[0])) continue;
+    if (count++ == 0) first = op.get();
+  }
+  if (count == 0) return;
+  graph.notes.push_back(StrCat(
+      "x - x, or x / x, in ", Counted(count, "place"),
+      first->site.empty() ? "" : StrCat(", at ", first->site), count > 1 ? " the first" : "",
+      ": no gradient, as the file has it; where the module detaches one of the two (ratios of "
+      "policies), export with dynamo, whose files say so"));
 }
 
 }  // namespace shardc::recover

@@ -72,6 +72,25 @@ TEST(Gradients, OfQueriesThatSeeNoKey) {
   }
 }
 
+// The ratio of a policy to itself, one of the two detached, as TorchScript writes it; and the same
+// number of no parameter, or of two values.
+TEST(Gradients, OfAValueLessItselfIsNoted) {
+  auto notes = [](const auto& of) {
+    TestGraph b;
+    Value* x = b.In("x", {3, 4});
+    b.Out(b.Op1("exp", of(b, x, b.Matmul(x, b.P("w", {4, 4})))));
+    RecoverPatterns(b.g);
+    return b.g.notes;
+  };
+  for (const char* name : {"sub", "div"}) {
+    const auto noted = notes([&](TestGraph& b, Value*, Value* y) { return b.Make(name, {y, y}); });
+    ASSERT_EQ(noted.size(), 1);
+    EXPECT_EQ(noted[0].find("x - x, or x / x, in 1 place: no gradient"), 0) << noted[0];
+  }
+  EXPECT_TRUE(notes([](TestGraph& b, Value* x, Value*) { return b.Sub(x, x); }).empty());
+  EXPECT_TRUE(notes([](TestGraph& b, Value* x, Value* y) { return b.Sub(y, x); }).empty());
+}
+
 // x + (y - x) means y, and the gradient of x, where y is rounded or chosen; ONNX has no detach.
 TEST(Gradients, OfStraightThroughEstimators) {
   auto rounded = [](TestGraph& b, Value* x) { return b.Mul(b.Op1("round", x), b.C(0.5)); };
