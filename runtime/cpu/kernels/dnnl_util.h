@@ -17,14 +17,6 @@ inline const dnnl::engine& CpuEngine() {
   return engine;
 }
 
-inline void AppendEltwise(dnnl::post_ops& post, dnnl::algorithm f) {
-#if DNNL_VERSION_MAJOR >= 3
-  post.append_eltwise(f, 0.0F, 0.0F);
-#else
-  post.append_eltwise(1.0F, f, 0.0F, 0.0F);
-#endif
-}
-
 // Of a * b, and of a * b + bias where there is one.
 inline dnnl::matmul::primitive_desc MatmulDesc(const dnnl::memory::desc& a,
                                                const dnnl::memory::desc& b,

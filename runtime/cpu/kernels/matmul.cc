@@ -21,18 +21,19 @@ namespace {
 using dnnl::memory;
 
 // A [rows, cols] operand that is stored, or stored transposed, with leading dimension ld.
-memory::desc Operand(int64_t batch, bool batched, int64_t rows, int64_t cols, bool transposed,
-                     int64_t ld, int64_t batch_stride) {
-  if (ld == 0) ld = transposed ? rows : cols;
-  if (batch_stride == 0) batch_stride = ld * (transposed ? cols : rows);
+memory::desc Operand(int64_t batch, int64_t rows, int64_t cols, bool transposed, int64_t ld) {
   memory::dims dims = {rows, cols};
   memory::dims strides = transposed ? memory::dims{1, ld} : memory::dims{ld, 1};
   if (batch > 1) {
-    dims.insert(dims.begin(), batched ? batch : 1);
-    strides.insert(strides.begin(), batch_stride);
+    dims.insert(dims.begin(), batch);
+    strides.insert(strides.begin(), ld * (transposed ? cols : rows));
   }
   return memory::desc(dims, memory::data_type::f32, strides);
 }
+
+int64_t LdA(const MatmulConfig& c) { return c.lda != 0 ? c.lda : c.transpose_a ? c.m : c.k; }
+int64_t LdB(const MatmulConfig& c) { return c.transpose_b ? c.k : c.n; }
+int64_t LdC(const MatmulConfig& c) { return c.ldc != 0 ? c.ldc : c.n; }
 
 // Broadcasts over batch and rows.
 memory::desc BiasOf(const MatmulConfig& c) {
@@ -44,49 +45,25 @@ memory::desc BiasOf(const MatmulConfig& c) {
   return memory::desc(dims, memory::data_type::f32, strides);
 }
 
-// What is done to the product.
-dnnl::primitive_attr AttrOf(const MatmulConfig& c) {
-  dnnl::post_ops post;
-  if (c.accumulate) post.append_sum(1.0F);
-  switch (c.epilogue) {
-    case Epilogue::kNone:
-      break;
-    case Epilogue::kGeluTanh:
-      AppendEltwise(post, dnnl::algorithm::eltwise_gelu_tanh);
-      break;
-    case Epilogue::kGeluErf:
-      AppendEltwise(post, dnnl::algorithm::eltwise_gelu_erf);
-      break;
-    case Epilogue::kRelu:
-      AppendEltwise(post, dnnl::algorithm::eltwise_relu);
-      break;
-  }
-  dnnl::primitive_attr attr;
-  attr.set_post_ops(post);
-  return attr;
-}
-
 void Check(const MatmulConfig& c) {
   if (c.m < 0 || c.n < 0 || c.k < 0 || c.batch < 0) {
     throw std::invalid_argument("matmul: negative size");
   }
-  if (c.accumulate && c.epilogue != Epilogue::kNone) {
-    throw std::invalid_argument("matmul: accumulate excludes an epilogue");
+  if (c.accumulate && c.bias) {
+    throw std::invalid_argument("matmul: accumulate excludes a bias");
   }
   if (c.pack_b && c.batch != 1) {
     throw std::invalid_argument("matmul: pack_b needs batch == 1");
   }
 }
 
-// Writes the bias, or zeros, or adds the bias to what is there.
-void StartWithBias(const MatmulConfig& c, int64_t ldc, const float* bias, float* out) {
+// Writes the bias, or zeros.
+void StartWithBias(const MatmulConfig& c, const float* bias, float* out) {
   ParallelFor(c.threads, c.m, 1 + 16384 / c.n, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      float* row = out + r * ldc;
+      float* row = out + r * LdC(c);
       if (bias == nullptr) {
         std::fill(row, row + c.n, 0.0F);
-      } else if (c.accumulate) {
-        for (int64_t i = 0; i < c.n; ++i) row[i] += bias[i];
       } else {
         std::copy(bias, bias + c.n, row);
       }
@@ -97,21 +74,17 @@ void StartWithBias(const MatmulConfig& c, int64_t ldc, const float* bias, float*
 void ExecuteSgemm(const MatmulConfig& c, const float* a, const float* b, const float* bias,
                   float* out) {
   omp_set_num_threads(c.threads);
-  const int64_t ldc = c.ldc != 0 ? c.ldc : c.n;
   const float* start = c.bias ? bias : nullptr;
   if (c.k == 0) {
-    const int64_t step = c.batch_stride_c != 0 ? c.batch_stride_c : ldc * c.m;
-    for (int64_t i = 0; i < c.batch && (start != nullptr || !c.accumulate); ++i) {
-      StartWithBias(c, ldc, start, out + i * step);
+    for (int64_t i = 0; i < c.batch && !c.accumulate; ++i) {
+      StartWithBias(c, start, out + i * c.m * LdC(c));
     }
     return;
   }
-  if (start != nullptr) StartWithBias(c, ldc, start, out);
-  const int64_t lda = c.lda != 0 ? c.lda : c.transpose_a ? c.m : c.k;
-  const int64_t ldb = c.ldb != 0 ? c.ldb : c.transpose_b ? c.k : c.n;
+  if (start != nullptr) StartWithBias(c, start, out);
   const float beta = c.accumulate || start != nullptr ? 1.0F : 0.0F;
   const dnnl_status_t status = dnnl_sgemm(c.transpose_a ? 'T' : 'N', c.transpose_b ? 'T' : 'N', c.m,
-                                          c.n, c.k, 1.0F, a, lda, b, ldb, beta, out, ldc);
+                                          c.n, c.k, 1.0F, a, LdA(c), b, LdB(c), beta, out, LdC(c));
   CheckMemory(status);
   if (status != dnnl_success) throw std::runtime_error("matmul: dnnl_sgemm failed");
 }
@@ -121,14 +94,13 @@ void ExecuteSgemm(const MatmulConfig& c, const float* a, const float* b, const f
 // sgemm (0.85 to 1.2 times), above them up to 1.7 times.
 bool OnTiles(const MatmulConfig& c) {
   constexpr int64_t kRows = 160, kColumns = 128, kDepth = 64;
-  return Kernels().product.f32 != nullptr && !c.pack_b && c.epilogue == Epilogue::kNone &&
-         c.m >= kRows && c.n >= kColumns && c.k >= kDepth;
+  return Kernels().product.f32 != nullptr && !c.pack_b && c.m >= kRows && c.n >= kColumns &&
+         c.k >= kDepth;
 }
 
 // A product of so few rows reads B, and that is all: packing it gains nothing.
 bool OfVeryFewRows(const MatmulConfig& c) {
-  return c.m <= (c.transpose_b ? 1 : RowProductArgs::kMaxRows) && c.batch == 1 && !c.transpose_a &&
-         c.epilogue == Epilogue::kNone;
+  return c.m <= (c.transpose_b ? 1 : RowProductArgs::kMaxRows) && c.batch == 1 && !c.transpose_a;
 }
 
 ProductArgsOf<float> TileArgs(const MatmulConfig& c, const float* a, const float* b,
@@ -136,14 +108,12 @@ ProductArgsOf<float> TileArgs(const MatmulConfig& c, const float* a, const float
   ProductArgsOf<float> args{.m = c.m, .n = c.n, .k = c.k, .batch = c.batch, .a = a, .b = b};
   args.transpose_a = c.transpose_a;
   args.transpose_b = c.transpose_b;
-  args.lda = c.lda != 0 ? c.lda : c.transpose_a ? c.m : c.k;
-  args.ldb = c.ldb != 0 ? c.ldb : c.transpose_b ? c.k : c.n;
-  args.ldc = c.ldc != 0 ? c.ldc : c.n;
-  auto stride = [](int64_t given, int64_t dense) { return given != 0 ? given : dense; };
-  args.batch_stride_a = stride(c.batch_stride_a, args.lda * (c.transpose_a ? c.k : c.m));
-  args.batch_stride_b =
-      c.batch_b ? stride(c.batch_stride_b, args.ldb * (c.transpose_b ? c.n : c.k)) : 0;
-  args.batch_stride_c = stride(c.batch_stride_c, args.ldc * c.m);
+  args.lda = LdA(c);
+  args.ldb = LdB(c);
+  args.ldc = LdC(c);
+  args.batch_stride_a = args.lda * (c.transpose_a ? c.k : c.m);
+  args.batch_stride_b = c.k * c.n;
+  args.batch_stride_c = args.ldc * c.m;
   args.bias = c.bias ? bias : nullptr;
   args.c = out;
   args.accumulate = c.accumulate;
@@ -199,19 +169,21 @@ void MatmulF32::State::MakePrimitive() {
   omp_set_num_threads(config.threads);
   const dnnl::engine& engine = CpuEngine();
   stream = dnnl::stream(engine);
-  const memory::desc a_desc = Operand(config.batch, true, config.m, config.k, config.transpose_a,
-                                      config.lda, config.batch_stride_a);
-  plain_b_desc = Operand(config.batch, config.batch_b, config.k, config.n, config.transpose_b,
-                         config.ldb, config.batch_stride_b);
-  const memory::desc c_desc =
-      Operand(config.batch, true, config.m, config.n, false, config.ldc, config.batch_stride_c);
+  const memory::desc a_desc =
+      Operand(config.batch, config.m, config.k, config.transpose_a, LdA(config));
+  plain_b_desc = Operand(config.batch, config.k, config.n, config.transpose_b, LdB(config));
+  const memory::desc c_desc = Operand(config.batch, config.m, config.n, false, LdC(config));
   memory::desc b_desc = plain_b_desc;
   if (config.pack_b) {
     b_desc = memory::desc({config.k, config.n}, memory::data_type::f32, memory::format_tag::any);
   }
   const memory::desc bias_desc = BiasOf(config);
+  dnnl::primitive_attr attr;
+  dnnl::post_ops post;
+  if (config.accumulate) post.append_sum(1.0F);
+  attr.set_post_ops(post);
   const dnnl::matmul::primitive_desc pd =
-      MatmulDesc(a_desc, b_desc, config.bias ? &bias_desc : nullptr, c_desc, AttrOf(config));
+      MatmulDesc(a_desc, b_desc, config.bias ? &bias_desc : nullptr, c_desc, attr);
   implementation = pd.impl_info_str();
   primitive = dnnl::matmul(pd);
   a = memory(a_desc, engine, nullptr);
@@ -252,14 +224,10 @@ MatmulF32 MatmulF32::Create(const MatmulConfig& asked) try {
     return MatmulF32(std::move(state));
   }
   // Measured (Zen 5, oneDNN 2.6): on plain operands sgemm beats the primitive by up to 1.6x and
-  // equals it on a packed B. The primitive stays for packed weights, batches and epilogues. sgemm
-  // also takes k == 0.
-  s.use_sgemm =
-      config.k == 0 || (config.batch == 1 && !config.pack_b && config.epilogue == Epilogue::kNone);
+  // equals it on a packed B. The primitive stays for packed weights and batches. sgemm also takes
+  // k == 0.
+  s.use_sgemm = config.k == 0 || (config.batch == 1 && !config.pack_b);
   if (s.use_sgemm) {
-    if (config.epilogue != Epilogue::kNone) {
-      throw std::invalid_argument("matmul: an epilogue on a contraction over nothing");
-    }
     s.implementation = "sgemm";
     return MatmulF32(std::move(state));
   }
@@ -304,11 +272,9 @@ void MatmulF32::Execute(const float* a, const float* b, const float* bias, float
     return Kernels().row_product.run({.m = x.m,
                                       .n = x.n,
                                       .k = x.k,
-                                      .lda = x.lda != 0 ? x.lda : x.k,
-                                      .ldb = x.ldb != 0      ? x.ldb
-                                             : x.transpose_b ? x.k
-                                                             : x.n,
-                                      .ldc = x.ldc != 0 ? x.ldc : x.n,
+                                      .lda = LdA(x),
+                                      .ldb = LdB(x),
+                                      .ldc = LdC(x),
                                       .transpose_b = x.transpose_b,
                                       .a = a,
                                       .b = b,

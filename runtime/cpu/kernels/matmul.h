@@ -9,9 +9,7 @@
 
 namespace shardc::cpu {
 
-enum class Epilogue { kNone, kGeluTanh, kGeluErf, kRelu };
-
-// C[m, n] = epilogue(op(A) op(B) + bias), or C += op(A) op(B) + bias, for each of `batch` matrices.
+// C[m, n] = op(A) op(B) + bias, or C += op(A) op(B), for each of `batch` matrices, dense ones.
 // op(A) is A[m, k], or the transpose of A[k, m]; op(B) is B[k, n], or the transpose of B[n, k].
 struct MatmulConfig {
   int64_t m = 0;
@@ -22,17 +20,9 @@ struct MatmulConfig {
   bool transpose_b = false;
   // Elements from one stored row to the next; 0: the stored row length.
   int64_t lda = 0;
-  int64_t ldb = 0;
   int64_t ldc = 0;
-  // Elements from one matrix of the batch to the next; 0: stored rows * ld. A broadcast B is
-  // batch_b = false.
-  int64_t batch_stride_a = 0;
-  int64_t batch_stride_b = 0;
-  int64_t batch_stride_c = 0;
-  bool batch_b = true;                  // false: one B for the whole batch
-  bool bias = false;                    // [n]
-  Epilogue epilogue = Epilogue::kNone;  // not together with accumulate
-  bool accumulate = false;
+  bool bias = false;        // [n]
+  bool accumulate = false;  // not together with bias
   // B is a weight: keep a copy in oneDNN's blocked layout where that gains; needs batch == 1.
   bool pack_b = false;
   int threads = 1;
