@@ -98,6 +98,34 @@ TEST(CrossEntropy, AgainstF64) {
   Check(40, 1000, 24);
 }
 
+// exp of a logit overflows and underflows unless the greatest of its row was taken from it,
+// wherever that is. Blocks of an online sum have 2048 columns.
+TEST(CrossEntropy, LogitsFarApart) {
+  for (int64_t cols : {5, 100, 4133}) {
+    std::vector<int64_t> places;
+    for (int64_t c = 0; c < cols; c += c < 70 ? 1 : 241) places.push_back(c);
+    const auto rows = static_cast<int64_t>(places.size());
+    std::vector<float> logits(rows * cols, -200);
+    std::vector<int64_t> labels(rows);
+    std::vector<double> loss(rows), lse(rows, 200);
+    for (int64_t r = 0; r < rows; ++r) {
+      logits[r * cols + places[r]] = 200;
+      labels[r] = r % 2 == 0 ? places[r] : (places[r] + 1) % cols;
+      loss[r] = r % 2 == 0 ? 0 : 400;
+    }
+    std::fill_n(logits.end() - cols, cols, -200);  // the last row: all alike
+    lse.back() = std::log(static_cast<double>(cols)) - 200;
+    loss.back() = std::log(static_cast<double>(cols));
+    ForEveryKernelSet([&](const KernelTable& k, int threads) {
+      const LogitShard all{logits.data(), rows, cols, cols, labels.data(), 0, kIgnore};
+      std::vector<float> got(rows), got_lse(rows);
+      k.cross_entropy.forward(all, got.data(), got_lse.data(), threads);
+      ExpectNear(got, loss, 1e-6, 1e-6, "loss");
+      ExpectNear(got_lse, lse, 1e-6, 1e-6, "lse");
+    });
+  }
+}
+
 TEST(CrossEntropy, ShardOfPaddingOnly) {
   ForEveryKernelSet([](const KernelTable& k, int threads) {
     const std::vector<float> logits(8, 1e30F);
