@@ -71,13 +71,17 @@ TEST(Layout, StridedBoxes) {
   // A box [4, 3, 50] out of [6, 5, 70] into a wider destination; broadcast; reversal.
   std::vector<float> src = RandomVector(6 * 5 * 70, 1);
   const std::vector<int64_t> dims = {4, 3, 50}, src_strides = {350, 70, 1};
-  for (const std::vector<int64_t>& dst_strides :
-       {std::vector<int64_t>{180, 60, 1}, {1, 4, 12}, {50, 200, 1}, {3, 1, 12}}) {
+  for (const std::vector<int64_t>& dst_strides : {std::vector<int64_t>{180, 60, 1},
+                                                  {1, 4, 12},
+                                                  {50, 200, 1},
+                                                  {3, 1, 12},
+                                                  {2, 8, 24},
+                                                  {300, 100, 2}}) {
     for (const std::vector<int64_t>& strides :
          {src_strides, std::vector<int64_t>{0, 70, 1}, {350, 70, 0}, {350, -70, 1}, {0, 0, 0}}) {
       for (int threads : {1, 2, 3}) {
         const float* base = src.data() + 3 * 70 + 7;
-        std::vector<float> got(1000, 5), want(1000, 5);
+        std::vector<float> got(1200, 5), want(1200, 5);
         for (int64_t i = 0; i < 4; ++i) {
           for (int64_t j = 0; j < 3; ++j) {
             for (int64_t k = 0; k < 50; ++k) {
@@ -92,6 +96,20 @@ TEST(Layout, StridedBoxes) {
     }
   }
   EXPECT_THROW(StridedCopy(src.data(), dims, src.data(), dims, dims, 3, 1), std::invalid_argument);
+}
+
+TEST(Layout, RefusesOtherRanks) {
+  float x = 1, y = 0;
+  const std::vector<int64_t> two = {1, 1}, three = {1, 1, 1}, eight(8, 1), nine(9, 1);
+  EXPECT_THROW(StridedCopy(&x, two, &y, three, three, 4, 1), std::invalid_argument);
+  EXPECT_THROW(StridedCopy(&x, three, &y, two, three, 4, 1), std::invalid_argument);
+  EXPECT_THROW(StridedCopy(&x, nine, &y, nine, nine, 4, 1), std::invalid_argument);
+  std::vector<int> perm(9);
+  std::iota(perm.begin(), perm.end(), 0);
+  EXPECT_THROW(Permute(&x, &y, nine, perm, 4, 1), std::invalid_argument);
+  EXPECT_THROW(Permute(&x, &y, eight, perm, 4, 1), std::invalid_argument);
+  StridedCopy(&x, eight, &y, eight, eight, 4, 1);
+  EXPECT_EQ(y, 1);
 }
 
 TEST(Embedding, GatherAndGradient) {
