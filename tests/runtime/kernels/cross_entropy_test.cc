@@ -216,6 +216,30 @@ TEST(Softmax, AgainstF64) {
   }
 }
 
+// Each with its greatest elsewhere, the last with none.
+TEST(Softmax, NumbersFarApart) {
+  for (auto [rows, cols, inner] : {std::array<int64_t, 3>{80, 70, 1}, {9, 12, 1}, {5, 9, 19}}) {
+    const int64_t size = rows * cols * inner;
+    std::vector<float> x(size, -200);
+    std::vector<double> want(size, 0);
+    for (int64_t n = 0; n < rows * inner; ++n) {
+      const int64_t first = n / inner * cols * inner + n % inner;
+      const bool last = n + 1 == rows * inner;
+      for (int64_t c = 0; last && c < cols; ++c) {
+        want[first + c * inner] = 1 / static_cast<double>(cols);
+      }
+      if (last) continue;
+      x[first + n % cols * inner] = 200;
+      want[first + n % cols * inner] = 1;
+    }
+    ForEveryKernelSet([&](const KernelTable& k, int threads) {
+      std::vector<float> y(size);
+      k.softmax.forward(x.data(), y.data(), rows, cols, inner, threads);
+      ExpectNear(y, want, 1e-6, 0);
+    });
+  }
+}
+
 TEST(Softmax, NothingButMinusInfinityIsNan) {
   for (int64_t inner : {1, 5, 20}) {
     std::vector<float> x(3 * inner, -std::numeric_limits<float>::infinity());

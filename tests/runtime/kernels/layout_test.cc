@@ -68,7 +68,8 @@ TEST(Layout, TransposesOfEverySize) {
 }
 
 TEST(Layout, StridedBoxes) {
-  // A box [4, 3, 50] out of [6, 5, 70] into a wider destination; broadcast; reversal.
+  // A box [4, 3, 50] out of [6, 5, 70] into a wider destination; broadcast; reversal; windows that
+  // overlap.
   std::vector<float> src = RandomVector(6 * 5 * 70, 1);
   const std::vector<int64_t> dims = {4, 3, 50}, src_strides = {350, 70, 1};
   for (const std::vector<int64_t>& dst_strides : {std::vector<int64_t>{180, 60, 1},
@@ -77,11 +78,15 @@ TEST(Layout, StridedBoxes) {
                                                   {3, 1, 12},
                                                   {2, 8, 24},
                                                   {300, 100, 2}}) {
-    for (const std::vector<int64_t>& strides :
-         {src_strides, std::vector<int64_t>{0, 70, 1}, {350, 70, 0}, {350, -70, 1}, {0, 0, 0}}) {
+    for (const std::vector<int64_t>& strides : {src_strides,
+                                                std::vector<int64_t>{0, 70, 1},
+                                                {350, 70, 0},
+                                                {350, -70, 1},
+                                                {350, 1, 1},
+                                                {0, 0, 0}}) {
       for (int threads : {1, 2, 3}) {
         const float* base = src.data() + 3 * 70 + 7;
-        std::vector<float> got(1200, 5), want(1200, 5);
+        std::vector<float> got(1300, 5), want(1300, 5);
         for (int64_t i = 0; i < 4; ++i) {
           for (int64_t j = 0; j < 3; ++j) {
             for (int64_t k = 0; k < 50; ++k) {
