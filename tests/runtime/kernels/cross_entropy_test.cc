@@ -9,28 +9,33 @@ namespace {
 
 constexpr int64_t kIgnore = -100;
 
-std::vector<int64_t> Labels(int64_t rows, int64_t vocab) {
+// Among them those on either side of `cut`.
+std::vector<int64_t> Labels(int64_t rows, int64_t vocab, int64_t cut, int64_t ignore) {
   std::vector<int64_t> labels(static_cast<size_t>(rows));
-  for (int64_t r = 0; r < rows; ++r) labels[r] = r % 5 == 3 ? kIgnore : r * 7919 % vocab;
+  for (int64_t r = 0; r < rows; ++r) labels[r] = r % 5 == 3 ? ignore : r * 7919 % vocab;
+  labels[0] = cut;
+  if (rows > 1) labels[1] = cut - 1;
+  if (rows > 2) labels.back() = vocab - 1;
   return labels;
 }
 
-void Check(int64_t rows, int64_t vocab, int64_t padding) {
+void Check(int64_t rows, int64_t vocab, int64_t padding, int64_t ignore = kIgnore) {
   SCOPED_TRACE(testing::Message() << rows << "x" << vocab << "+" << padding);
+  const int64_t cut = vocab / 3;  // of two shards
   const int64_t stride = vocab + padding;
   auto logits = RandomVector(rows * stride, 1, 20);
   // Padding holds what must never be seen.
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = vocab; c < stride; ++c) logits[r * stride + c] = 1e30F;
   }
-  const auto labels = Labels(rows, vocab);
+  const auto labels = Labels(rows, vocab, cut, ignore);
   const auto d_loss = RandomVector(rows, 2);
   std::vector<double> loss(rows), lse(rows), d_logits(rows * stride);
   for (int64_t r = 0; r < rows; ++r) {
     double sum = 0;
     for (int64_t c = 0; c < vocab; ++c) sum += std::exp(double{logits[r * stride + c]});
     lse[r] = std::log(sum);
-    if (labels[r] == kIgnore) continue;
+    if (labels[r] == ignore) continue;
     loss[r] = lse[r] - logits[r * stride + labels[r]];
     for (int64_t c = 0; c < vocab; ++c) {
       const double p = std::exp(logits[r * stride + c] - lse[r]);
@@ -38,7 +43,7 @@ void Check(int64_t rows, int64_t vocab, int64_t padding) {
     }
   }
   ForEveryKernelSet([&](const KernelTable& k, int threads) {
-    const LogitShard all{logits.data(), rows, stride, vocab, labels.data(), 0, kIgnore};
+    const LogitShard all{logits.data(), rows, stride, vocab, labels.data(), 0, ignore};
     std::vector<float> got_loss(rows), got_lse(rows), d(logits.size());
     k.cross_entropy.forward(all, got_loss.data(), got_lse.data(), threads);
     ExpectNear(got_loss, loss, 2e-6, 2e-6, "loss");
@@ -67,7 +72,6 @@ void Check(int64_t rows, int64_t vocab, int64_t padding) {
     EXPECT_EQ(both_halves, halves);
 
     // Two shards, put together as the runtime does.
-    const int64_t cut = vocab / 3;
     std::vector<float> max[2], sum[2], target[2];
     for (int s = 0; s < 2; ++s) {
       LogitShard shard = all;
@@ -77,12 +81,24 @@ void Check(int64_t rows, int64_t vocab, int64_t padding) {
       max[s].resize(rows), sum[s].resize(rows), target[s].resize(rows);
       k.cross_entropy.row_max(shard, max[s].data(), threads);
       k.cross_entropy.sum_exp(shard, max[s].data(), sum[s].data(), target[s].data(), threads);
+      // Dense, with something behind it that is to stay.
+      shard.stride = shard.valid;
+      std::vector<float> dense(rows * shard.valid), own(rows * shard.valid + vocab, 5);
+      std::vector<double> want(own.size(), 5);
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t from = r * stride + shard.vocab_offset;
+        std::copy_n(&logits[from], shard.valid, &dense[r * shard.valid]);
+        std::copy_n(&d_logits[from], shard.valid, &want[r * shard.valid]);
+      }
+      shard.logits = dense.data();
+      k.cross_entropy.backward(shard, d_loss.data(), got_lse.data(), own.data(), threads);
+      ExpectNear(own, want, 1e-5, 1e-7, "d_logits of a shard");
     }
     for (int64_t r = 0; r < rows; ++r) {
       const double m = std::max(max[0][r], max[1][r]);
       const double s = sum[0][r] * std::exp(max[0][r] - m) + sum[1][r] * std::exp(max[1][r] - m);
       ASSERT_NEAR(m + std::log(s), lse[r], 1e-5);
-      if (labels[r] != kIgnore) {
+      if (labels[r] != ignore) {
         ASSERT_NEAR(m + std::log(s) - target[0][r] - target[1][r], loss[r], 1e-4);
       } else {
         ASSERT_EQ(target[0][r] + target[1][r], 0);
@@ -96,6 +112,7 @@ TEST(CrossEntropy, AgainstF64) {
   Check(7, 257, 3);
   Check(5, 50257, 15);
   Check(40, 1000, 24);
+  Check(9, 100, 0, 50);  // ignores a token of the vocabulary
 }
 
 // exp of a logit overflows and underflows unless the greatest of its row was taken from it,
