@@ -108,6 +108,8 @@ std::vector<BrokenCase> BrokenLists() {
        OnAll([](Program& p) { p.states.erase(p.states.begin() + 1); }), "E3111", "'momentum'"},
       {"StateIsListedTwice", TrainingSet,
        OnAll([](Program& p) { p.states.push_back(p.states[0]); }), "E3111", "listed twice"},
+      {"StateListedAsInput", TrainingSet,
+       OnAll([](Program& p) { p.inputs.push_back(p.states[0]); }), "E3113", "is not the input"},
       {"PiecesThatDoNotFill", TrainingSet, OnAll([](Program& p) {
          p.states[0].piece = {"whole", 0, 0, 16};
        }),
@@ -135,6 +137,20 @@ std::vector<BrokenCase> BrokenLists() {
            type.dtype = DType::kI32;
            Retype(p, b, type);
          }
+       }),
+       "E3113", "not of the kind"},
+      {"PieceOfADimThatIsNot", TrainingSet, OnAll([](Program& p) {
+         p.states[0].piece = {"whole", 2, 0, 8};
+       }),
+       "E3113", "not of the kind"},
+      {"PieceOfANegativeDim", TrainingSet, OnAll([](Program& p) {
+         p.states[0].piece = {"whole", -1, 0, 8};
+       }),
+       "E3113", "not of the kind"},
+      {"PieceOfAnotherRank", TrainingSet, OnAll([](Program& p) {
+         p.states[0].piece = {"whole", 0, 0, 12};
+         p.states[1].piece = {"whole", 0, 8, 12};
+         for (int b : {t::kMomentum, t::kNewMomentum}) Retype(p, b, F32({4}, {0}));
        }),
        "E3113", "not of the kind"},
       {"PieceOfWhatIsThere", TrainingSet, OnAll([](Program& p) {

@@ -49,6 +49,16 @@ TEST_P(CheckProgramsBroken, IsRefused) {
   }
 }
 
+// A program that differs from the first one is looked at itself, whatever differs.
+TEST_P(CheckProgramsBroken, IsRefusedOnTheLastRankAlone) {
+  const BrokenCase& broken = GetParam();
+  ProgramSet set = broken.valid(), damaged = set;
+  broken.break_it(damaged);
+  if (broken.id >= "E3200" || SerializeBody(damaged.back()) == SerializeBody(set.back())) return;
+  set.back() = damaged.back();
+  EXPECT_EQ(Thrown([&] { Check(set); }).code(), ExitCode::kVerification);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CheckProgramsBroken, ::testing::ValuesIn(AllBroken()),
                          [](const auto& info) { return info.param.name; });
 

@@ -321,6 +321,42 @@ TEST(Elementwise, MinAndMaxKeepNan) {
   });
 }
 
+TEST(Elementwise, ComparesEqualAndUnordered) {
+  const std::vector<float> numbers = {-kInf, -1, -0.0F, 0, 1, kInf, kNan};
+  std::vector<float> a, b;
+  for (float x : numbers) {
+    for (float y : numbers) a.push_back(x), b.push_back(y);
+  }
+  const auto exact = [](CompareOp op, float x, float y) {
+    switch (op) {
+      case CompareOp::kEqual:
+        return x == y;
+      case CompareOp::kNotEqual:
+        return x != y;
+      case CompareOp::kLess:
+        return x < y;
+      case CompareOp::kLessEqual:
+        return x <= y;
+      case CompareOp::kGreater:
+        return x > y;
+      case CompareOp::kGreaterEqual:
+        return x >= y;
+    }
+    return false;
+  };
+  const auto n = static_cast<int64_t>(a.size());
+  ForEveryKernelSet([&](const KernelTable& k, int threads) {
+    for (int op = 0; op <= static_cast<int>(CompareOp::kGreaterEqual); ++op) {
+      std::vector<uint8_t> y(a.size());
+      k.elementwise.compare(static_cast<CompareOp>(op), {.a = a.data(), .b = b.data(), .cols = n},
+                            y.data(), threads);
+      for (size_t i = 0; i < y.size(); ++i) {
+        ASSERT_EQ(y[i], exact(static_cast<CompareOp>(op), a[i], b[i])) << a[i] << " " << b[i];
+      }
+    }
+  });
+}
+
 TEST(Elementwise, WhereAxpyAffine) {
   const int64_t n = 40001;
   const auto a = RandomVector(n, 1), b = RandomVector(n, 2);
