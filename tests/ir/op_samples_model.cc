@@ -84,6 +84,10 @@ void AddNorms(SampleAdder& add) {
   add("rms_norm", "weight", {x, w}, eps);
   add("add_layer_norm", "plain", {x, F({2, 3, 5}, 119)}, eps);
   add("add_layer_norm", "weight and bias", {x, F({2, 3, 5}, 120), w, b}, eps);
+  const Attributes large_eps = {{"eps", 0.3}};
+  add("layer_norm", "large eps", {x, w, b}, large_eps);
+  add("rms_norm", "large eps", {x, w}, large_eps);
+  add("add_layer_norm", "large eps", {x, F({2, 3, 5}, 119), w, b}, large_eps);
   HostTensor even = F({4, 8}, 125), even_w = F({8}, 126), even_b = F({8}, 127);
   add("softmax", "even", {even}, {{"axis", int64_t{-1}}});
   add("softmax", "default axis", {F({5}, 112)});

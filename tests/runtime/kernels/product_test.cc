@@ -147,6 +147,7 @@ std::vector<Case> Cases() {
       cases.push_back({45, 47, 1601, 1, ta, tb, true, false});
       cases.push_back({32, 64, 4160, 1, ta, tb, false, true, 1});
       cases.push_back({35, 30, 4100, 2, ta, tb, false, false});
+      cases.push_back({33, 35, 2100, 1, ta, tb, true, false});
     }
   }
   return cases;
