@@ -49,6 +49,25 @@ TEST_P(CommunicatorSuite, AllReduce) {
   }
 }
 
+// As an arena may place them.
+TEST_P(CommunicatorSuite, BuffersMayTouch) {
+  RunRanksOk(Make(2), [](Communicator& c) {
+    float x[12];
+    for (int first : {0, 4}) {
+      const float* send = x + first;
+      float* recv = x + (first == 0 ? 4 : 0);
+      for (int i = 0; i < 4; ++i) x[first + i] = static_cast<float>(c.rank() + 2 * i);
+      c.AllReduce(send, recv, 4, DType::kF32, ReduceOp::kSum);
+      for (int i = 0; i < 4; ++i) EXPECT_EQ(recv[i], 1 + 4 * i);
+    }
+    x[8] = static_cast<float>(c.rank());
+    c.AllGather(x + 8, x + 9, 1, DType::kF32);
+    EXPECT_EQ(x[9] + 2 * x[10], 2);
+    c.AllGather(x + 8, x + 6, 1, DType::kF32);
+    EXPECT_EQ(x[6] + 2 * x[7], 2);
+  });
+}
+
 TEST_P(CommunicatorSuite, ReduceScatter) {
   for (int n = 1; n <= GetParam().max_ranks; ++n) {
     ForEachCase(n, [&](DType dtype, int64_t count) {

@@ -210,6 +210,8 @@ TEST_P(CommunicatorSuite, WrongArguments) {
   rejects("peer of a begun send", [&](Communicator& c) {
     c.BeginSend({Transfer::Kind::kSend, 2, x, nullptr, 1, f32});
   });
+  rejects("negative count of a message",
+          [&](Communicator& c) { c.Send(x, -1, f32, 1 - c.rank()); });
   rejects("null message", [&](Communicator& c) { c.Recv(nullptr, 1, f32, 1 - c.rank()); });
 }
 

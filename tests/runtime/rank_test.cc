@@ -115,6 +115,46 @@ TEST(Rank, AStepEndsWhenWhatItSentIsTaken) {
   EXPECT_TRUE(ended);
 }
 
+// The sender's next op writes where the message lies.
+TEST(Rank, WhatIsSentStaysUntilItIsTaken) {
+  Program programs[] = {TransferOn(0), TransferOn(1)};
+  Program& p = programs[0];
+  for (int i = 0; i < 2; ++i) p.buffers.push_back(p.buffers[0]);  // the input, and what is next
+  p.buffers[1].space = Space::kInput;
+  p.buffers[1].name = "x";
+  p.inputs = {{"x", 1}};
+  auto op = [](const char* name, int result) {
+    Instruction i;
+    i.op = name;
+    i.operands = {1};
+    i.results = {result};
+    return i;
+  };
+  const Instruction send = p.instructions[0];
+  p.instructions = {op("neg", 0), send, op("relu", 2)};
+  const SessionOptions options;
+  auto world = MakeInProcessWorld(2);
+  auto make = [&](size_t r) {
+    return std::make_unique<Rank>(programs[r], options, 1, std::move(world[r]),
+                                  std::vector<std::vector<int>>{{0}}, nullptr);
+  };
+  std::unique_ptr<Rank> first;
+  std::thread sender([&] {
+    first = make(0);
+    const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    std::memcpy(first->input(1), x, sizeof(x));
+    first->Step();
+  });
+  const auto second = make(1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  second->Step();
+  sender.join();
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(reinterpret_cast<const float*>(second->buffer(0))[i], -(i + 1));
+    EXPECT_EQ(reinterpret_cast<const float*>(first->buffer(2))[i], i + 1);
+  }
+}
+
 TEST(Rank, AllReducesToTheSumOrTheMaximum) {
   const float given[2][2] = {{1, -5}, {3, -7}};
   for (const bool max : {false, true}) {
