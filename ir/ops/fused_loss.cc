@@ -187,8 +187,7 @@ void RegisterFusedLossOps(OpRegistry& registry) {
   def.flops = [](const Op& op) { return 9 * op.in(1).num_elements(); };
   def.reference = Reference;
   def.in_place = [](int operand, int result) { return operand == 1 && result == 1; };
-  def.keeps_zero_padding = true;
-  def.ignores_padding = true;
+  def.ignores_padding = true;  // but does not keep it zero: the loss of a row of zeros is not
   registry.Add(std::move(def));
 }
 
