@@ -285,6 +285,11 @@ void AddLosses(SampleAdder& add) {
   add("cross_entropy", "", {logits, labels});
   add("cross_entropy", "ignored", {logits, ignored}, plain);
   add("cross_entropy", "smooth", {logits, ignored}, smooth);
+  const Attributes first_class = {{"ignore_index", int64_t{0}}};  // one of the classes is ignored
+  const HostTensor some = RandomInts({2, 3}, 147, 0, 2);
+  add("cross_entropy", "a class ignored", {logits, some}, first_class);
+  add("cross_entropy_grad", "a class ignored", {rows, logits, some, lse}, first_class);
+  add("cross_entropy_with_grad", "a class ignored", {rows, logits, some}, first_class);
   add("cross_entropy", "vector", {F({7}, 145), RandomInts({}, 146, 0, 7)}, plain);
   add("cross_entropy_grad", "", {rows, logits, labels, lse});
   add("cross_entropy_grad", "ignored", {rows, logits, ignored, lse}, plain);
@@ -324,6 +329,9 @@ void AddStepSamples(std::vector<OpSample>& samples) {
   Attributes adamw = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
   add("adamw", "first step", {w, g, m, v, first, scale, lr}, adamw);
   add("adamw", "third step", {w, g, m, v, third, scale, lr}, adamw);
+  Attributes large_eps = adamw;
+  large_eps.Set("eps", 0.2);
+  add("adamw", "large eps", {w, g, m, v, third, scale, lr}, large_eps);
   const HostTensor none = HostTensor::Scalar(std::numeric_limits<double>::quiet_NaN());
   add("adamw", "no step", {w, g, m, v, first, none, lr}, adamw);
   HostTensor large = F({8, 6}, 150), third_int = HostTensor::Scalar(int64_t{3});

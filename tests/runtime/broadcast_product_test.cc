@@ -13,11 +13,11 @@ TEST(BroadcastProduct, HasAKernel) {
     Shape a, b;
   };
   // One operand for all experts; for each example and each expert; and experts of two kinds.
-  const Case cases[] = {{"matmul", {1, 7, 5}, {3, 5, 4}},
-                        {"matmul", {7, 5}, {3, 5, 4}},
-                        {"matmul_nt", {2, 1, 7, 5}, {3, 4, 5}},
-                        {"matmul", {3, 7, 5}, {1, 5, 4}},
-                        {"matmul", {2, 1, 2, 7, 5}, {3, 1, 5, 4}}};
+  const Case cases[] = {
+      {"matmul", {1, 7, 5}, {3, 5, 4}},         {"matmul", {7, 5}, {3, 5, 4}},
+      {"matmul_nt", {2, 1, 7, 5}, {3, 4, 5}},   {"matmul", {3, 7, 5}, {1, 5, 4}},
+      {"matmul", {2, 1, 7, 5}, {2, 3, 5, 4}},   {"matmul", {2, 3, 7, 5}, {2, 1, 5, 4}},
+      {"matmul", {2, 1, 2, 7, 5}, {3, 1, 5, 4}}};
   for (const Case& c : cases) {
     for (const DType type : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(StrCat(c.op, " ", ShapeToString(c.a), " ", ShapeToString(c.b)));

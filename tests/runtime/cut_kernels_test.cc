@@ -36,7 +36,7 @@ class Part {
     std::vector<TensorView> in, out;
     for (size_t i = operands_.size(); i < types_.size(); ++i) {
       HostTensor& t = results.emplace_back(types_[i].dtype, LocalShape(types_[i], mesh_));
-      std::fill_n(t.raw(), t.bytes(), std::byte{0x33});
+      std::fill_n(t.raw(), t.bytes(), std::byte{0x77});
     }
     for (size_t i = 0; i < types_.size(); ++i) {
       const bool is_result = i >= operands_.size();

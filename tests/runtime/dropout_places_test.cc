@@ -17,7 +17,7 @@ HostTensor RunPart(const OpSample& sample, const Mesh& mesh, int64_t rank, const
   const Shape local = LocalShape(type, mesh);
   HostTensor x(type.dtype, local), y(type.dtype, local), steps = sample.operands[1];
   GlobalToLocal(sample.operands[0].raw(), type, mesh, rank, x.raw());
-  std::fill_n(y.raw(), y.bytes(), std::byte{0x33});
+  std::fill_n(y.raw(), y.bytes(), std::byte{0x77});
   const TensorType step(steps.dtype(), {});
   const SampleGraph graph = BuildSample(sample);
   Instruction instruction;

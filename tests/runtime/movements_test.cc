@@ -33,7 +33,7 @@ class Movements : public ::testing::Test {
   HostTensor Run(const char* op, const Attributes& attrs, HostTensor in, const TensorType& from,
                  const Shape& shape, const TensorType& to, int64_t rank) const {
     HostTensor out(DType::kF32, shape);
-    std::fill_n(out.raw(), out.bytes(), std::byte{0x33});
+    std::fill_n(out.raw(), out.bytes(), std::byte{0x77});
     Instruction instruction;
     instruction.op = op;
     const Program program;

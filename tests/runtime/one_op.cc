@@ -28,7 +28,7 @@ std::vector<HostTensor> OneOp::Run(bool reference, int operand, int result) cons
   std::vector<HostTensor> memory = operands_;
   for (size_t i = operands_.size(); i < types_.size(); ++i) {
     memory.emplace_back(types_[i].dtype, types_[i].shape);
-    std::fill_n(memory.back().raw(), memory.back().bytes(), std::byte{0x33});
+    std::fill_n(memory.back().raw(), memory.back().bytes(), std::byte{0x77});
   }
   auto place = [&](size_t r) {
     bool shared = operand >= 0 && r == static_cast<size_t>(result);
