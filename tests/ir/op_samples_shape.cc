@@ -71,8 +71,10 @@ void AddPieces(SampleAdder& add) {
   add("concat", "ints", {RandomInts({5, 3}, 48, 0, 9), RandomInts({7, 3}, 49, 0, 9)},
       {{"axis", int64_t{0}}});
   add("concat", "single", {x}, {{"axis", int64_t{0}}});
+  add("concat", "last", {x, RandomFloats({7, 2}, 51)}, {{"axis", int64_t{-1}}});
   HostTensor wide = RandomFloats({3, 12}, 52);
   add("split", "equal", {wide}, {{"axis", int64_t{1}}, {"sizes", Ints{4, 4, 4}}});
+  add("split", "last", {wide}, {{"axis", int64_t{-1}}, {"sizes", Ints{5, 7}}});
   add("split", "unequal", {wide}, {{"axis", int64_t{1}}, {"sizes", Ints{6, 3, 3}}});
   add("split", "even", {RandomFloats({4, 24, 2}, 52)},
       {{"axis", int64_t{-2}}, {"sizes", Ints{8, 8, 8}}});
