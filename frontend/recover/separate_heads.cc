@@ -41,13 +41,14 @@ Value* Rows(Value* v, int heads) {
   return nullptr;
 }
 
-// Operand i of what makes each of them, where all are made by one kind of op and read by nothing
-// else; else nothing.
+// Operand i of what makes each of them, where all are made by one kind of op with the same
+// attributes, and read by nothing else; else nothing.
 Values OperandsOf(const Values& values, std::string_view op, size_t i) {
   Values operands;
   for (const Value* v : values) {
     const Op* maker = ProducedBy(v, op);
     if (maker == nullptr || CountUses(v) != 1) return {};
+    if (maker->attrs != values[0]->producer->attrs) return {};
     operands.push_back(maker->operands[i]);
   }
   return operands;
@@ -65,11 +66,12 @@ bool AreVectors(const Values& values, int64_t size) {
 // Tensors of one type side by side in the last dim: products of one tensor with several weights as
 // one with all of them.
 Value* SideBySide(Builder& b, const Values& rows) {
-  const int64_t width = rows[0]->type.shape.back();
+  if (rows.size() == 1) return rows[0];
+  const Shape& shape = rows[0]->type.shape;
   for (size_t bias : {0, 1}) {
     const Values biases = OperandsOf(rows, "add", bias);
     const Values others = OperandsOf(rows, "add", 1 - bias);
-    if (!AreVectors(biases, width) || !AreAlike(others)) continue;
+    if (!AreVectors(biases, shape.back()) || others[0]->type.shape != shape) continue;
     return b.Add(SideBySide(b, others), Concat(b, biases, 0));
   }
   for (const char* product : {"matmul", "matmul_nt"}) {
@@ -78,7 +80,7 @@ Value* SideBySide(Builder& b, const Values& rows) {
       continue;
     }
     const int64_t columns = std::string_view(product) == "matmul" ? 1 : 0;
-    return b.Make(product, {left[0], Concat(b, weights, columns)});
+    return b.Make(product, {left[0], Concat(b, weights, columns)}, rows[0]->producer->attrs);
   }
   return Concat(b, rows, rows[0]->type.rank() - 1);
 }
@@ -103,11 +105,8 @@ struct Turned {
 };
 Turned BeforeRotary(Builder& b, const Values& values, int heads) {
   Turned turned{OperandsOf(values, "rotary", 0), {}, {}};
-  if (turned.values.empty()) return {};
+  if (turned.values.empty() || !AreAlike(turned.values)) return {};
   turned.attrs = values[0]->producer->attrs;
-  for (const Value* v : values) {
-    if (v->producer->attrs != turned.attrs) return {};
-  }
   for (size_t i : {1, 2}) {
     const Values tables = OperandsOf(values, "rotary", i);
     Value* table =
@@ -130,11 +129,11 @@ Value* AllHeads(Builder& b, const Values& values, int heads) {
   const bool known = std::ranges::all_of(rows, [](const Value* v) { return v != nullptr; });
   Shape shape = values[0]->type.shape;
   if (heads == 1) std::swap(shape[1], shape[2]);
-  const bool single = shape[2] == 1;
+  const bool by_position =
+      known && shape[2] == 1 && rows[0]->type.shape == Shape{shape[0], shape[1], shape[3]};
   shape[2] *= static_cast<int64_t>(values.size());
   if (known && AreAlike(rows)) {
-    const Turned turned =
-        single && rows[0]->type.rank() == 3 ? BeforeRotary(b, rows, heads) : Turned();
+    const Turned turned = by_position ? BeforeRotary(b, rows, heads) : Turned();
     if (turned.values.empty()) return b.Reshape(SideBySide(b, rows), std::move(shape));
     Value* all = b.Reshape(SideBySide(b, turned.values), std::move(shape));
     return b.Make("rotary", {all, turned.tables[0], turned.tables[1]}, turned.attrs);

@@ -141,6 +141,24 @@ TEST(SeparateHeads, WithAMaskForAllOrOneForEach) {
   }
 }
 
+// A number of each token is added to a vector: that is no bias.
+TEST(SeparateHeads, WithSumsThatBroadcast) {
+  Graph g = Recover([](TestGraph& b) {
+    std::vector<Value*> all;
+    for (int module = 0; module < 3; ++module) {
+      auto head = [&](const char* what) {
+        const std::string name = StrCat(what, module);
+        Value* of_token = b.Matmul(b.In(name + ".x", {kB, kS, kH}), b.P(name, {kH, 1}));
+        return b.Reshape(b.Add(of_token, b.P(name + ".bias", {kD})), {kB, 1, kS, kD});
+      };
+      Value* scores = b.Mul(b.Make("matmul_nt", {head("q"), head("k")}), b.C(0.5));
+      all.push_back(b.Reshape(b.Matmul(b.Softmax(scores), head("v")), {kB, kS, kD}));
+    }
+    b.Out(b.Make("concat", all, {{"axis", int64_t{2}}}));
+  });
+  EXPECT_EQ(Counts(g).at("attention"), 1);
+}
+
 TEST(SeparateHeads, OtherwiseStayApart) {
   EXPECT_EQ(Counts(SideBySide({.another = 1})).at("attention"), 3);
   EXPECT_EQ(Counts(SideBySide({.read_apart = true})).at("attention"), 3);
