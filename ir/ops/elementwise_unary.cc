@@ -183,6 +183,12 @@ Value* OneMinusSquare(Builder& b, Value* x) {
   return b.Mul(b.Sub(one(), x), b.Add(one(), x));
 }
 
+// (x - 1) (x + 1). At 1 it is 0, where less the other is -0, whose root has another sign.
+Value* SquareMinusOne(Builder& b, Value* x) {
+  const auto one = [&] { return b.Scalar(x->type.dtype, 1); };
+  return b.Mul(b.Sub(x, one()), b.Add(x, one()));
+}
+
 Value* Rsqrt(Builder& b, Value* x) { return b.Make("rsqrt", {x}); }
 
 void AddInverseTrigonometric(OpRegistry& registry) {
@@ -222,7 +228,7 @@ void AddHyperbolic(OpRegistry& registry) {
   AddFloat(
       registry, "acosh", [](double x) { return std::acosh(x); }, false,
       [](Builder& b, const Op& op, Value* dy) {
-        return b.Mul(dy, Rsqrt(b, b.Neg(OneMinusSquare(b, op.operands[0]))));
+        return b.Mul(dy, Rsqrt(b, SquareMinusOne(b, op.operands[0])));
       });
   AddFloat(
       registry, "atanh", [](double x) { return std::atanh(x); }, true,

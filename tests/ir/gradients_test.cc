@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <string_view>
 
 #include "ir/builder.h"
 #include "ir/op_def.h"
@@ -134,6 +136,29 @@ TEST_P(GradientsTest, AgreeWithDifferences) {
     }
   }
   EXPECT_GT(compared, 0);
+}
+
+// Of sum(op(x)).
+double GradientAt(std::string_view op, double x) {
+  Graph graph;
+  Builder b(graph);
+  Value* param = b.Param("x", DType::kF64, {1});
+  graph.outputs.push_back({"loss", b.ReduceSum(b.Make(op, {param}), {0})});
+  AddGradients(graph, graph.FindOutput("loss"));
+  return Interpret(graph, {{param, HostTensor::Of<double>({1}, {x})}})
+      .at(graph.FindOutput("grad.x"))
+      .AsDouble(0);
+}
+
+// As PyTorch's.
+TEST(Gradients, WhereADomainEnds) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (double x : {-1, 1}) {
+    EXPECT_EQ(GradientAt("asin", x), kInfinity) << x;
+    EXPECT_EQ(GradientAt("acos", x), -kInfinity) << x;
+    EXPECT_EQ(GradientAt("atanh", x), kInfinity) << x;
+  }
+  EXPECT_EQ(GradientAt("acosh", 1), kInfinity);
 }
 
 // Ops without a gradient: nothing comes through, or the loss is refused with the op's reason.
