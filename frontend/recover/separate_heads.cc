@@ -129,6 +129,7 @@ Value* AllHeads(Builder& b, const Values& values, int heads) {
   const bool known = std::ranges::all_of(rows, [](const Value* v) { return v != nullptr; });
   Shape shape = values[0]->type.shape;
   if (heads == 1) std::swap(shape[1], shape[2]);
+  // Tables are of the positions that rows have where they are turned: windows may have others.
   const bool by_position =
       known && shape[2] == 1 && rows[0]->type.shape == Shape{shape[0], shape[1], shape[3]};
   shape[2] *= static_cast<int64_t>(values.size());

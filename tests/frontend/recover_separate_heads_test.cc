@@ -17,6 +17,7 @@ struct Form {
   bool transposed = false;  // weights [out, in]
   bool shared = false;      // one k and v
   bool rotary = false;      // before heads have a dim
+  bool windows = false;     // each attends to all sequences, as one
   int mask = 0;             // 1: one for all, 2: one for each, 3: one for each of [heads, s, s]
   int another = -1;         // the module that is not as the others: by its scale
   bool read_apart = false;  // one is an output, too
@@ -51,6 +52,7 @@ Value* Module(TestGraph& b, const Form& f, Value* x, int module, Projections& ma
     Value*& y = made[name];
     if (!y) y = Project(b, f, x, name, width);
     Value* turned = what == "v" ? y : Rotated(b, f, y);
+    if (f.windows) return b.Reshape(turned, {1, 1, kB * kS, kD});
     if (f.heads == 1) return b.Reshape(turned, {kB, 1, kS, kD});
     return b.Transpose(b.Reshape(turned, {kB, kS, f.heads, kD}), {0, 2, 1, 3});
   };
@@ -128,6 +130,13 @@ TEST(SeparateHeads, AreTurnedTogether) {
   EXPECT_EQ(Counts(g).at("rotary"), 2);
   EXPECT_EQ(Find(g, "rotary")->in(1).shape, (Shape{kS, 1, kD / 2}));
   EXPECT_EQ(Counts(g).at("attention"), 1);
+}
+
+TEST(SeparateHeads, AreTurnedWhereTheirPositionsAre) {
+  Graph g = SideBySide({.rotary = true, .windows = true});
+  EXPECT_EQ(Counts(g).at("attention"), 1);
+  EXPECT_EQ(Counts(g).at("rotary"), 6);
+  EXPECT_EQ(Find(g, "rotary")->in(0).shape, (Shape{kB, kS, kD}));
 }
 
 TEST(SeparateHeads, WithAMaskForAllOrOneForEach) {
