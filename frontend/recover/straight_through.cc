@@ -86,7 +86,7 @@ void NoteDetachedPairs(Graph& graph) {
       "x - x, or x / x, in ", Counted(count, "place"),
       first->site.empty() ? "" : StrCat(", at ", first->site), count > 1 ? " the first" : "",
       ": no gradient, as the file has it; where the module detaches one of the two (ratios of "
-      "policies), export with dynamo, whose files say so"));
+      "policies), export with dynamo and optimize=False, whose files say so"));
 }
 
 }  // namespace shardc::recover
