@@ -8,14 +8,6 @@
 namespace shardc::recover {
 namespace {
 
-const Ints kSwapHeads = {0, 2, 1, 3};  // [b, s, h, d] <-> [b, h, s, d]
-
-// The x of a transpose of x [b, s, h, d] to [b, h, s, d], else null.
-Value* BeforeSwap(const Value* v) {
-  Op* transpose = ProducedBy(v, "transpose");
-  return IsPerm(transpose, kSwapHeads) ? transpose->operands[0] : nullptr;
-}
-
 // The transpose of the one head that was repeated before the transpose, else null.
 Value* OneHead(Builder& b, const Op* transpose, int heads) {
   Op* broadcast = transpose ? ProducedBy(transpose->operands[0], "broadcast_to") : nullptr;
@@ -76,7 +68,7 @@ Value* WithItsStatistics(Builder& b, const Op* old, Op* op) {
 
 Value* UngroupHeads(Builder& b, Op* op) {
   if (op->name() != "attention") return nullptr;
-  const int heads = op->attrs.String("layout") == "bhsd" ? 1 : 2;
+  const int heads = HeadsDim(*op);
   Value* k = Ungrouped(b, op->operands[1], heads);
   Value* v = k ? Ungrouped(b, op->operands[2], heads) : nullptr;
   if (v == nullptr || k->type.shape[heads] != v->type.shape[heads]) return nullptr;

@@ -260,6 +260,13 @@ bool IsPerm(const Op* transpose, const Ints& perm) {
   return transpose != nullptr && transpose->attrs.IntList("perm") == perm;
 }
 
+Value* BeforeSwap(const Value* v) {
+  Op* transpose = ProducedBy(v, "transpose");
+  return IsPerm(transpose, kSwapHeads) ? transpose->operands[0] : nullptr;
+}
+
+int HeadsDim(const Op& attention) { return attention.attrs.String("layout") == "bhsd" ? 1 : 2; }
+
 int64_t CountUses(const Value* v) {
   return static_cast<int64_t>(v->users.size() + v->as_outputs.size());
 }

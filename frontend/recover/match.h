@@ -83,6 +83,10 @@ inline bool IsLastAxis(int64_t axis, int64_t rank) { return axis == -1 || axis =
 // Whether no op reads another result than the first: the statistics of a norm or an attention.
 bool OnlyFirstResultRead(const Op& op);
 bool IsPerm(const Op* transpose, const Ints& perm);
+inline const Ints kSwapHeads = {0, 2, 1, 3};  // [b, s, h, d] <-> [b, h, s, d]
+// What v is the transpose of by that, else null.
+Value* BeforeSwap(const Value* v);
+int HeadsDim(const Op& attention);  // the dim of q, k and v that heads are in
 int64_t CountUses(const Value* v);
 
 }  // namespace shardc::recover

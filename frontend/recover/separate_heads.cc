@@ -8,8 +8,6 @@ namespace {
 
 using Values = std::vector<Value*>;
 
-const Ints kSwapHeads = {0, 2, 1, 3};  // [b, s, h, d] <-> [b, h, s, d]
-
 bool AllSame(const Values& values) {
   return std::ranges::all_of(values, [&](const Value* v) { return v == values[0]; });
 }
@@ -18,14 +16,10 @@ Value* Concat(Builder& b, const Values& values, int64_t axis) {
   return b.Make("concat", values, {{"axis", axis}});
 }
 
-int HeadsDim(const Op* attention) { return attention->attrs.String("layout") == "bhsd" ? 1 : 2; }
-
 // What [b, s, h, d] becomes [b, h, s, d] by, or the other way round: a transpose, or, of one head,
 // any op that keeps the order of elements. Null where v is made otherwise.
 Value* Swapped(Value* v, int heads) {
-  if (Op* transpose = ProducedBy(v, "transpose"); IsPerm(transpose, kSwapHeads)) {
-    return transpose->operands[0];
-  }
+  if (Value* x = BeforeSwap(v)) return x;
   return v->type.shape[heads] == 1 ? v : nullptr;
 }
 
@@ -63,17 +57,9 @@ bool AreVectors(const Values& values, int64_t size) {
          std::ranges::all_of(values, [&](const Value* v) { return v->type.shape == Shape{size}; });
 }
 
-// Tensors of one type side by side in the last dim: products of one tensor with several weights as
+// Tensors of one type side by side in the last dim; products of one tensor with several weights as
 // one with all of them.
-Value* SideBySide(Builder& b, const Values& rows) {
-  if (rows.size() == 1) return rows[0];
-  const Shape& shape = rows[0]->type.shape;
-  for (size_t bias : {0, 1}) {
-    const Values biases = OperandsOf(rows, "add", bias);
-    const Values others = OperandsOf(rows, "add", 1 - bias);
-    if (!AreVectors(biases, shape.back()) || others[0]->type.shape != shape) continue;
-    return b.Add(SideBySide(b, others), Concat(b, biases, 0));
-  }
+Value* Joined(Builder& b, const Values& rows) {
   for (const char* product : {"matmul", "matmul_nt"}) {
     const Values left = OperandsOf(rows, product, 0), weights = OperandsOf(rows, product, 1);
     if (left.empty() || !AllSame(left) || !AreAlike(weights) || weights[0]->type.rank() != 2) {
@@ -83,6 +69,19 @@ Value* SideBySide(Builder& b, const Values& rows) {
     return b.Make(product, {left[0], Concat(b, weights, columns)}, rows[0]->producer->attrs);
   }
   return Concat(b, rows, rows[0]->type.rank() - 1);
+}
+
+// The same, with the biases of such products.
+Value* SideBySide(Builder& b, const Values& rows) {
+  if (rows.size() == 1) return rows[0];
+  const Shape& shape = rows[0]->type.shape;
+  for (size_t bias : {0, 1}) {
+    const Values biases = OperandsOf(rows, "add", bias);
+    const Values others = OperandsOf(rows, "add", 1 - bias);
+    if (!AreVectors(biases, shape.back()) || others[0]->type.shape != shape) continue;
+    return b.Add(Joined(b, others), Concat(b, biases, 0));
+  }
+  return Joined(b, rows);
 }
 
 // The table of a rotary, whose x is [b, s, d] or has heads in a dim, for one of [b, s, h, d]; null
@@ -102,7 +101,12 @@ Value* TableOfAllHeads(Builder& b, Value* table, int64_t rank, int heads) {
 struct Turned {
   Values values, tables;
   Attributes attrs;
+
+  Value* Again(Builder& b, Value* all) const {
+    return b.Make("rotary", {all, tables[0], tables[1]}, attrs);
+  }
 };
+
 Turned BeforeRotary(Builder& b, const Values& values, int heads) {
   Turned turned{OperandsOf(values, "rotary", 0), {}, {}};
   if (turned.values.empty() || !AreAlike(turned.values)) return {};
@@ -119,11 +123,7 @@ Turned BeforeRotary(Builder& b, const Values& values, int heads) {
 
 // All heads of such tensors [b, s, h, d], or [b, h, s, d] where heads are in dim 1, as one of the
 // layout [b, s, h, d].
-Value* AllHeads(Builder& b, const Values& values, int heads) {
-  if (const Turned turned = BeforeRotary(b, values, heads); !turned.values.empty()) {
-    Value* all = AllHeads(b, turned.values, heads);
-    return b.Make("rotary", {all, turned.tables[0], turned.tables[1]}, turned.attrs);
-  }
+Value* HeadsOfRows(Builder& b, const Values& values, int heads) {
   Values rows;
   for (Value* v : values) rows.push_back(Rows(v, heads));
   const bool known = std::ranges::all_of(rows, [](const Value* v) { return v != nullptr; });
@@ -136,11 +136,17 @@ Value* AllHeads(Builder& b, const Values& values, int heads) {
   if (known && AreAlike(rows)) {
     const Turned turned = by_position ? BeforeRotary(b, rows, heads) : Turned();
     if (turned.values.empty()) return b.Reshape(SideBySide(b, rows), std::move(shape));
-    Value* all = b.Reshape(SideBySide(b, turned.values), std::move(shape));
-    return b.Make("rotary", {all, turned.tables[0], turned.tables[1]}, turned.attrs);
+    return turned.Again(b, b.Reshape(SideBySide(b, turned.values), std::move(shape)));
   }
   Value* all = Concat(b, values, heads);
   return heads == 1 ? b.Transpose(all, kSwapHeads) : all;
+}
+
+// The same, also of tensors that are turned by heads.
+Value* AllHeads(Builder& b, const Values& values, int heads) {
+  const Turned turned = BeforeRotary(b, values, heads);
+  if (turned.values.empty()) return HeadsOfRows(b, values, heads);
+  return turned.Again(b, HeadsOfRows(b, turned.values, heads));
 }
 
 // The mask of all heads, from those of each attention: the same where it does not tell heads apart.
@@ -164,11 +170,11 @@ Op* AttentionIn(Value* v) {
     if (op == nullptr) return nullptr;
     if (op->name() == "attention") {
       const Shape& shape = v->type.shape;
-      const int heads = HeadsDim(op);
+      const int heads = HeadsDim(*op);
       const bool in_rows = shape[heads] == 1 || swapped == (heads == 1);
       return OnlyFirstResultRead(*op) && in_rows && shape[heads] * shape[3] == width ? op : nullptr;
     }
-    if (IsPerm(ProducedBy(v, "transpose"), kSwapHeads) && !swapped) {
+    if (BeforeSwap(v) != nullptr && !swapped) {
       swapped = true;
     } else if (!KeepsOrder(op) || swapped) {
       return nullptr;
@@ -198,7 +204,7 @@ Value* JoinHeads(Builder& b, Op* op) {
   for (size_t i = 0; i < 3; ++i) {
     if (!AreAlike(operands[i])) return nullptr;
   }
-  const int heads = HeadsDim(first);
+  const int heads = HeadsDim(*first);
   Values all;
   if (operands.size() > 3) {
     Value* mask = MaskOfAll(b, operands[3], operands[0][0]->type.shape[heads]);

@@ -8,7 +8,7 @@ using ::testing::ElementsAre;
 
 constexpr int64_t kB = 2, kS = 3, kH = 8, kD = 4;
 
-enum class Bias { kNone, kAfter, kBefore };
+enum class Bias { kNone, kAfter, kBefore, kTwo };
 
 struct Form {
   int modules = 3;
@@ -30,7 +30,8 @@ Value* Project(TestGraph& b, const Form& f, Value* x, const std::string& name, i
                           : b.Matmul(x, b.P(name, {kH, width}));
   if (f.bias == Bias::kNone) return y;
   Value* bias = b.P(name + ".bias", {width});
-  return f.bias == Bias::kAfter ? b.Add(y, bias) : b.Add(bias, y);
+  if (f.bias == Bias::kTwo) y = b.Op1("tanh", b.Add(y, b.P(name + ".first", {width})));
+  return f.bias == Bias::kBefore ? b.Add(bias, y) : b.Add(y, bias);
 }
 
 Value* Rotated(TestGraph& b, const Form& f, Value* x) {
@@ -148,6 +149,13 @@ TEST(SeparateHeads, WithAMaskForAllOrOneForEach) {
       EXPECT_EQ(Counts(g).at("attention"), joined ? 1 : 3) << mask << " " << heads;
     }
   }
+}
+
+// The second is added to what is no product.
+TEST(SeparateHeads, WithSumsOfOtherThings) {
+  const auto counts = Counts(SideBySide({.bias = Bias::kTwo}));
+  EXPECT_EQ(counts.at("attention"), 1);
+  EXPECT_EQ(counts.at("matmul"), 10);
 }
 
 // A number of each token is added to a vector: that is no bias.
