@@ -91,23 +91,34 @@ Program TransferOn(int64_t rank) {
   return p;
 }
 
+// Makes each on the thread that calls.
+class TwoRanks {
+ public:
+  explicit TwoRanks(const Program (&programs)[2]) : programs_(programs) {}
+
+  std::unique_ptr<Rank> Make(size_t rank) {
+    return std::make_unique<Rank>(programs_[rank], options_, 1, std::move(world_[rank]),
+                                  std::vector<std::vector<int>>{{0}}, nullptr);
+  }
+
+ private:
+  const Program (&programs_)[2];
+  const SessionOptions options_;
+  std::vector<std::unique_ptr<Communicator>> world_ = MakeInProcessWorld(2);
+};
+
 // Whoever calls it may write over inputs and states, of which something may still be under way.
 TEST(Rank, AStepEndsWhenWhatItSentIsTaken) {
   const Program programs[] = {TransferOn(0), TransferOn(1)};
-  const SessionOptions options;
-  auto world = MakeInProcessWorld(2);
+  TwoRanks ranks(programs);
   std::atomic<bool> ended = false;
-  auto make = [&](size_t r) {
-    return std::make_unique<Rank>(programs[r], options, 1, std::move(world[r]),
-                                  std::vector<std::vector<int>>{{0}}, nullptr);
-  };
   std::unique_ptr<Rank> first;
   std::thread sender([&] {
-    first = make(0);
+    first = ranks.Make(0);
     first->Step();
     ended = true;
   });
-  const auto second = make(1);
+  const auto second = ranks.Make(1);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(ended);
   second->Step();
@@ -132,20 +143,15 @@ TEST(Rank, WhatIsSentStaysUntilItIsTaken) {
   };
   const Instruction send = p.instructions[0];
   p.instructions = {op("neg", 0), send, op("relu", 2)};
-  const SessionOptions options;
-  auto world = MakeInProcessWorld(2);
-  auto make = [&](size_t r) {
-    return std::make_unique<Rank>(programs[r], options, 1, std::move(world[r]),
-                                  std::vector<std::vector<int>>{{0}}, nullptr);
-  };
+  TwoRanks ranks(programs);
   std::unique_ptr<Rank> first;
   std::thread sender([&] {
-    first = make(0);
+    first = ranks.Make(0);
     const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     std::memcpy(first->input(1), x, sizeof(x));
     first->Step();
   });
-  const auto second = make(1);
+  const auto second = ranks.Make(1);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   second->Step();
   sender.join();
